@@ -140,7 +140,7 @@ def batch_size_of(text: Any) -> int | None:
 
 
 def check_file(option: str, path: Path | None, suffixes: Sequence[str]) -> None:
-    """Raise, before any work, if a file cannot be written or its name has another suffix; None is no file."""
+    """Raise, before any work, if a file cannot be written or its name has another suffix; return if it is None."""
     if path is not None:
         if path.suffix not in suffixes:
             raise InvalidInput(f"{option} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}, got {path}")
@@ -296,7 +296,7 @@ def _value(text: str) -> int | float | str:
 
 
 def print_facts(title: str, facts: Iterable[tuple[str, str]], *, caption: str | None = None) -> None:
-    """Print names and values as a table that fits 80 columns; square brackets in them are no markup."""
+    """Print names and values as a table that fits 80 columns, with square brackets as they are."""
     table = Table(title=escape(title), show_header=False, caption=caption)
     for name, value in facts:
         table.add_row(escape(name), escape(value))

@@ -53,8 +53,8 @@ class HasClippedGradient(Protocol):
     ) -> Array:
         """Mean over some of a client's records of gradients shortened to norm `clip`, noise and the penalty's.
 
-        The noise is added before anything else: whoever chooses θ could make the penalty's gradient so large that
-        beside it the records' is rounded, and the noise too, but not both together.
+        The noise is added before anything else: a server could choose θ to make the penalty's gradient so large
+        that beside it the records' is rounded, and the noise too, but not both together.
         """
 
 
@@ -181,7 +181,7 @@ class Compressor(Protocol):
 class Method(Protocol):
     """Where the correction ξ_c comes from, and what the server does with the local models.
 
-    Arrays have axes (repetition, client, coordinate); the clients are those of a block: all of them, a shard, or
+    Arrays have axes (repetition, client, coordinate); the clients are a block: all of them, a shard, or
     one. A client state is a named tuple of such arrays, a server state a named tuple of arrays (repetition,
     coordinate) whose first field is θ. A method sees neither data nor loops. `fedscaffold.methods.base` implements
     what most methods have in common.

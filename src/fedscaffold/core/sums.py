@@ -2,7 +2,7 @@
 
 Clients are added in leaves of LEAF, one after another, and leaves in pairs, pairs of pairs and so on: node i of
 level k covers leaves i·2ᵏ to (i + 1)·2ᵏ − 1, whatever the number of clients. A block of clients that begins and
-ends with leaves gives the sums of the largest nodes within it, a few at most; `total` joins those of all blocks.
+ends with leaves gives the sums of the largest nodes within it, a few at most; `total` joins all blocks.
 """
 
 from collections.abc import Sequence

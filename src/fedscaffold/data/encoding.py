@@ -238,7 +238,7 @@ class Encoding:
             A table of any kind that `from_frame` takes.
         unknown
             "error" rejects a category that was not there before; "ignore" takes it as the reference level, or as
-            none of the known ones if there is no reference.
+            none of the known ones without a reference.
 
         Returns
         -------

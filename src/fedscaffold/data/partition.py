@@ -1,6 +1,6 @@
 """Splits of one table over clients, for benchmarks: each row's client, reproducible from a seed.
 
-Every row goes to a client and every client gets at least `min_rows` rows. The random numbers are those of NumPy's
+Every row goes to a client and every client gets at least `min_rows` rows. Random numbers come from NumPy's
 default generator.
 """
 

@@ -9,7 +9,7 @@ from words 0 and 1, and from words 2 and 3, of a block (Box & Muller 1958): with
 which ends at 6.76 standard deviations, beyond which one number in 10¹¹ would lie.
 
 In a client's round, feature j of record i is normal number i·d + j, and records are counted from the round's first
-step: those of step h are h·B, ..., h·B + B − 1. What else a record needs, its noise or what decides its label, is
+step: step h has records h·B, ..., h·B + B − 1. What else a record needs, its noise or what decides its label, is
 number i of the numbers that begin with block 2³¹, so that a client's round has room for 2³³ features. What a
 client is like comes from streams of the problem's own seed, of round and repetition 2³² − 1, which no run reaches:
 normal numbers from block 0, uniform ones from block 2³¹.
