@@ -119,18 +119,23 @@ class FirstOrderModel:
 
     @np.errstate(over="ignore", invalid="ignore")
     def rounds(self, aim: float, gamma: float, H: int, most: float = math.inf) -> float:
-        """Return about how many rounds reach an aim: counted up to 100, then extrapolated."""
+        """Return how many rounds reach an aim, at most `most`; without a limit, extrapolated from 100 on."""
         left = aim - self.variance(gamma)
         squares: list[float] = []
-        for t, square in enumerate(islice(self.clients.squares(gamma, H), 101)):
+        for t, square in enumerate(self.clients.squares(gamma, H)):
             if square <= left:
                 return max(1.0, t)
             if t >= most or not square < 1e6 * (squares[0] if squares else np.inf):
                 return math.inf
             squares.append(square)
-        if not 0.0 < squares[100] < squares[50] or left <= 0.0:
-            return math.inf
-        return 100.0 + 50.0 * math.log(squares[100] / left) / math.log(squares[50] / squares[100])
+            if t == 100:
+                falls = 0.0 < square < squares[50] and left > 0.0
+                about = (
+                    100.0 + 50.0 * math.log(square / left) / math.log(squares[50] / square) if falls else math.inf
+                )
+                if most == math.inf or about > 2 * most:
+                    return about
+        raise AssertionError("the path of means never ends")
 
     def fewest_rounds(self, aim: float, H: int) -> float:
         """Return about how many rounds of H local steps reach an aim, with a step size that fits it."""
