@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/figure1
+KERNEL := $(wildcard src/fedscaffold/engines/native/*.[ch] src/fedscaffold/engines/native/*.cpp)
 
 # Tests start many processes, which read compiled Python instead of compiling the source again and again, also where
 # the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: reproduce test pytest browser test-slow mutants lint docs release bench clean forget-kernels
+.PHONY: reproduce test pytest browser test-slow mutants lint docs release bench clean native
 
 reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
@@ -57,13 +58,14 @@ bench: .venv/bench
 	$(BIN)/python -m benchmarks.local_steps
 	$(BIN)/python -m benchmarks.methods
 
-forget-kernels:
-	find src \( -name '*.nb[ci]' -o -name '*.kernel' \) -delete
+# The native engine's library, after a change to its source.
+native: .venv/ready
+	$(BIN)/python hatch_build.py
 
 clean:
-	rm -rf .venv build dist docs/gallery results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/gallery results src/fedscaffold/engines/native/kernel.native.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml hatch_build.py $(KERNEL)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.problems import Logistic, Multinomial, Ridge
 from fedscaffold.problems.base import aligned_empty
 
@@ -84,11 +84,11 @@ def use_cores(n: int) -> None:
 
 
 @contextmanager
-def ours(work: Workload, threads: int, *, specialise: bool = True) -> Iterator[Round]:
+def ours(work: Workload, threads: int) -> Iterator[Round]:
     """fedscaffold's default engine."""
     theta, xi = np.zeros((1, work.dim)), np.zeros((1, work.clients, work.dim))
     dtype: Literal["float64", "float32"] = "float32" if work.dtype == "float32" else "float64"
-    engine = Numba(threads=threads, dtype=dtype, specialise=specialise)
+    engine = Native(threads=threads, dtype=dtype)
     with engine.open(work.problem, Batches(work.batch), seed=SEED) as local_sgd:
         yield lambda: local_sgd(theta, xi, step_size=work.step_size, local_steps=LOCAL_STEPS, round=0)[0]
 

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import measured
 from fedscaffold.benchmarking.fits import LineFit, fit_line, reached_plateau
 from fedscaffold.core.display import plain_grid
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.methods import FedAvg, ScaffLSA
 from fedscaffold.paper.claims import Claim
 from fedscaffold.problems import GarnetTD
@@ -56,7 +56,7 @@ def simulate(
             for name, method in METHODS.items():
                 trace = run(
                     problem, method, rounds=rounds, batch_size=10, seed=seed, repetitions=runs,
-                    engine=Numba(), progress=False,
+                    engine=Native(), progress=False,
                 )  # fmt: skip
                 points.append(PlateauPoint(sampling, n_clients, name, *reached_plateau(trace)))
     return points

@@ -1,4 +1,4 @@
-"""The Numba kernel against hand-written C, over numbers of features, sizes of batches and losses.
+"""The compiled kernel against hand-written C, over numbers of features, sizes of batches and losses.
 
 `make bench` or `python -m benchmarks.kernel [--quick] [--dims 8,20] [--batches 1,10,64,all]`. One thread,
 processor time, the best of many short turns; C and ours are processes of their own and take turns. C is limit.c in

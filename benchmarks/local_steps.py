@@ -1,4 +1,4 @@
-"""Nanoseconds per client and local step: the Numba engine, other implementations, and hand-written C.
+"""Nanoseconds per client and local step: the native engine, other implementations, and hand-written C.
 
 `make bench` or `python -m benchmarks.local_steps [--quick]`. Read ratios: the contenders of a line are processes
 of their own, which take turns, on one core unless they say otherwise, after a warm-up; the best turn counts. Those

@@ -13,7 +13,7 @@ from benchmarks import measured
 from fedscaffold import methods as of
 from fedscaffold.benchmarking.fits import LineFit, fit_line
 from fedscaffold.core.protocols import Method
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.methods import FedAvg, FedSplit, ProxSkip, Scaffold, Tamuna, TwoSidedScaffold
 from fedscaffold.paper.methods import Files, Methods, by_round, conditioned, scattered
 from fedscaffold.problems import Logistic
@@ -95,7 +95,7 @@ class Scaling:
 def rounds_needed(condition: float, method: Method, *, rounds: int, repetitions: int) -> float:
     """Return the round in which the error has fallen 10⁸ times, in the mean over repetitions."""
     errors = run(
-        conditioned(condition), method, rounds=rounds, repetitions=repetitions, engine=Numba(threads=1),
+        conditioned(condition), method, rounds=rounds, repetitions=repetitions, engine=Native(threads=1),
         progress=False,
     ).mse  # fmt: skip
     below = errors <= REDUCTION * errors[:, :1]

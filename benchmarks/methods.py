@@ -69,7 +69,7 @@ class Timing(NamedTuple):
 
 def measure(problem: Problem, gamma: float, *, turns: int) -> dict[str, Timing]:
     """The timings, by method."""
-    batches, engine = Batches(BATCH), fs.engines.Numba(threads=1, specialise=True)
+    batches, engine = Batches(BATCH), fs.engines.Native(threads=1)
     spent: dict[str, float] = {}
     exchanging: dict[str, float] = {}
     steps: dict[str, float] = {}

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 import fedscaffold as fs
 from benchmarks import measured
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.privacy import RecordLevel
 
 BUDGETS = (1.0, 3.0, 8.0)
@@ -19,16 +19,13 @@ HOSPITALS, DELTA = 5, 1e-3
 DRAWS = 1000  # models of the predicted law, enough for its mean AUC
 
 
-def step_cost(kind: str, sampling: Any, specialise: bool) -> dict[str, float]:
-    """Nanoseconds of a step with and without clipping and noise, d = 20, B = 10; contenders in turns, the best.
-
-    Both by the general kernel, or both by the one that is compiled for this number of features and batch size.
-    """
+def step_cost(kind: str, sampling: Any) -> dict[str, float]:
+    """Nanoseconds of a step with and without clipping and noise, d = 20, B = 10; contenders in turns, the best."""
     rng = np.random.default_rng(0)
     clients, steps, d = 100, 200, 20
     X, z = rng.normal(size=(clients, 200, d)), rng.normal(size=(clients, 200))
     problem: Any = fs.problems.Ridge(X, z) if kind == "ridge" else fs.problems.Logistic(X, np.sign(z))
-    engine, batches, best = Numba(threads=1, specialise=specialise), Batches(10, sampling), [np.inf, np.inf]
+    engine, batches, best = Native(threads=1), Batches(10, sampling), [np.inf, np.inf]
     privacy = RecordLevel(clip=1.0, noise_multiplier=1.0)
     with (
         engine.open(problem, batches, seed=1) as plain,
@@ -109,10 +106,9 @@ def main() -> None:
     options = measured.parser(__doc__).parse_args()
     kinds = ("ridge",) if options.quick else ("ridge", "logistic")
     steps = {
-        f"{kind}_{sampling}{'_specialised' if specialise else ''}": step_cost(kind, sampling, specialise)
+        f"{kind}_{sampling}": step_cost(kind, sampling)
         for kind in kinds
         for sampling in ("without_replacement", "with_replacement")
-        for specialise in (False, True)
     }
     costs = hospital_costs(5 if options.quick else 20, BUDGETS[-1:] if options.quick else BUDGETS)
     table = Table("steps", "plain, ns", "private, ns", "ratio")

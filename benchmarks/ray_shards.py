@@ -2,7 +2,7 @@
 
 `python -m benchmarks.ray_shards [--quick]`. Contenders take turns of ten rounds each, among them one snapshot of
 the client state, in one program after a warm-up (start of actors, compilation); the best turn counts. Every
-round's θ is compared with that of the numba engine in one process. Read ratios: what two threads of one process
+round's θ is compared with that of the native engine in one process. Read ratios: what two threads of one process
 gain in the same turns is what the machine had to give. Processor time is that of this process and of the busiest
 shard together, the mean of all turns: what a round would take if nothing else ran and messages took no time.
 """
@@ -25,7 +25,7 @@ from benchmarks.contenders import workload
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba, Ray
+from fedscaffold.engines import Native, Ray
 from fedscaffold.engines.ray_.workers import RayWorkers
 from fedscaffold.problems import Ridge, RidgeStream
 from fedscaffold.simulation.clients import Clients, StoredClients
@@ -36,8 +36,8 @@ ROUNDS = 10  # of a turn; a snapshot each
 DIM, BATCH, GAMMA = 20, 10, 0.02
 ALONE, PAIR, ONE, TWO = "one_thread", "two_threads", "one_shard", "two_shards"
 ENGINES: dict[str, Engine] = {
-    ALONE: Numba(threads=1, specialise=True),
-    PAIR: Numba(threads=2, specialise=True),
+    ALONE: Native(threads=1),
+    PAIR: Native(threads=2),
     ONE: Ray(shards=1, snapshot_every=ROUNDS),
     TWO: Ray(shards=2, snapshot_every=ROUNDS),
 }
@@ -146,8 +146,8 @@ def main() -> None:
                 "two_over_one": spent[ONE].seconds / spent[TWO].seconds,
                 "two_over_one_processor": spent[ONE].processor / spent[TWO].processor,
                 "two_threads_over_one": spent[ALONE].seconds / spent[PAIR].seconds,
-                "one_shard_beyond_numba_ms": 1e3 * (spent[ONE].seconds - spent[ALONE].seconds),
-                "two_shards_beyond_numba_ms": 1e3 * (spent[TWO].seconds - spent[PAIR].seconds),
+                "one_shard_beyond_native_ms": 1e3 * (spent[ONE].seconds - spent[ALONE].seconds),
+                "two_shards_beyond_native_ms": 1e3 * (spent[TWO].seconds - spent[PAIR].seconds),
             }
     note = (
         f"Scaffold, ridge regression, B = {BATCH}, d = {DIM}. Processor time is that of the program and of the "
@@ -160,13 +160,13 @@ def show(name: str, spent: dict[str, Spent], n_clients: int, local_steps: int) -
     """Print the table of one problem."""
     title = f"{name}, N = {n_clients:,}, H = {local_steps}, B = {BATCH}, d = {DIM}"
     table = Table(title=title, caption="every round's θ has the same bits", padding=(0, 0))
-    for column in ("", "ms a round", "ns a step", "times one", "beyond numba, ms", "processor ms", "times one"):
+    for column in ("", "ms a round", "ns a step", "times one", "beyond native, ms", "processor ms", "times one"):
         table.add_column(column, justify="left" if column == "" else "right")
     for who, base in ((ALONE, ALONE), (PAIR, ALONE), (ONE, ONE), (TWO, ONE)):
-        own, one, numba = spent[who], spent[base], spent[{ONE: ALONE, TWO: PAIR}.get(who, who)]
+        own, one, alone = spent[who], spent[base], spent[{ONE: ALONE, TWO: PAIR}.get(who, who)]
         table.add_row(
             who, f"{1e3 * own.seconds:.1f}", f"{1e9 * own.seconds / n_clients / local_steps:.0f}",
-            f"{one.seconds / own.seconds:.2f}", f"{1e3 * (own.seconds - numba.seconds):.1f}",
+            f"{one.seconds / own.seconds:.2f}", f"{1e3 * (own.seconds - alone.seconds):.1f}",
             f"{1e3 * own.processor:.1f}", f"{one.processor / own.processor:.2f}",
         )  # fmt: skip
     Console().print(table)

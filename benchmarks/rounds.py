@@ -5,9 +5,7 @@ sums and updates find the caches as the local steps left them; of many rounds th
 """
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +16,8 @@ from rich.table import Table
 from benchmarks import measured
 from benchmarks.contenders import BATCH, RECORDS, SEED, workload
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
+from fedscaffold.engines.native import library
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Ridge, RidgeStream
 from fedscaffold.simulation.rounds import open_rounds
@@ -27,45 +26,20 @@ from fedscaffold.simulation.setup import RunSetup
 DIM, WARM_UP = 20, 5
 
 
-class Stopwatch:
-    """Adds up the processor time of the kernels that it is put around."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def around(self, choose: Callable[..., Any]) -> Callable[..., Any]:
-        """The function `choose` with every kernel that it returns timed."""
-
-        def chosen(*arguments: Any, **options: Any) -> Any:
-            kernel = choose(*arguments, **options)
-            return SimpleNamespace(given=lambda *first: SimpleNamespace(bind=self._timed(kernel.given(*first))))
-
-        return chosen
-
-    def _timed(self, kernel: Any) -> Callable[..., Callable[[int, int], None]]:
-        def bind(*arguments: Any) -> Callable[[int, int], None]:
-            call = kernel.bind(*arguments)
-
-            def timed(begin: int, end: int) -> None:
-                began = time.thread_time()
-                call(begin, end)
-                self.seconds += time.thread_time() - began
-
-            return timed
-
-        return bind
-
-
-def parts(problem: Any, local_steps: int, rounds: int, *, specialise: bool = True) -> dict[str, float]:
+def parts(problem: Any, local_steps: int, rounds: int) -> dict[str, float]:
     """Microseconds of a round at best, in the kernel and outside it, and the share of the latter."""
-    from fedscaffold.engines.numba_.machine_code import choose
+    spent = [0.0]
+    run_clients = library.run_clients
 
-    watch = Stopwatch()
+    def timed(*arguments: Any, **options: Any) -> None:
+        began = time.thread_time()
+        run_clients(*arguments, **options)
+        spent[0] += time.thread_time() - began
+
     method = Scaffold(step_size=0.2 / problem.dim, local_steps=local_steps)
     with ExitStack() as stack:
-        for name in ("table_kernel", "stream_kernel"):
-            stack.enter_context(patch.object(choose, name, watch.around(getattr(choose, name))))
-        engine = Numba(threads=1, specialise=specialise)
+        stack.enter_context(patch.object(library, "run_clients", timed))
+        engine = Native(threads=1)
         setup = RunSetup(
             problem=problem, method=method, engine=engine, theta=np.zeros((1, problem.dim)),
             batches=Batches(BATCH), seed=SEED,
@@ -74,9 +48,9 @@ def parts(problem: Any, local_steps: int, rounds: int, *, specialise: bool = Tru
         state = step.initial_state()
         found = []
         for _ in range(WARM_UP + rounds):
-            watch.seconds, began = 0.0, time.thread_time()
+            spent[0], began = 0.0, time.thread_time()
             state = step(state)
-            found.append((watch.seconds, time.thread_time() - began - watch.seconds))
+            found.append((spent[0], time.thread_time() - began - spent[0]))
     kernel, outside = (float(x) for x in 1e6 * np.min(found[WARM_UP:], axis=0))
     return {"kernel": kernel, "outside": outside, "share": outside / (kernel + outside)}
 

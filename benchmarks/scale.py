@@ -17,7 +17,7 @@ from benchmarks import measured
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.sums import partial_sums, total
 from fedscaffold.core.types import ServerState
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import LogisticStream, RidgeStream
 
@@ -36,7 +36,7 @@ def measure(n_clients: int, turns: int) -> dict[str, float]:
     with ExitStack() as stack:
 
         def steps(problem: Any, batch_size: int) -> Callable[[int], Any]:
-            engine = Numba(threads=1, specialise=True)
+            engine = Native(threads=1)
             opened = stack.enter_context(engine.open(problem, Batches(batch_size), seed=1))
             return lambda t: opened(theta, xi, step_size=0.02, local_steps=LOCAL_STEPS, round=t)
 

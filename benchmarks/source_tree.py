@@ -116,7 +116,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(4, 10, 3)), rng.normal(size=(4, 10))
     method = fs.Scaffold(step_size=0.01, local_steps=5)
-    engine = fs.engines.Numba(threads=1)
+    engine = fs.engines.Native(threads=1)
     columns = {"a": x[..., 0].ravel(), "b": x[..., 1].ravel(), "y": y.ravel(), "client": np.repeat(range(4), 10)}
 
     problem = fs.problems.Ridge(x, y, l2=0.1)

@@ -1,16 +1,14 @@
 """Time at the prompt: `import fedscaffold`, `fedscaffold --help`, `fedscaffold run`, and the fixed cost of a run.
 
 `python -m benchmarks.startup [--turns 7]`. All but the last are new processes, the best of some turns, less the
-time of a Python process that does nothing. `first_run` finds no compiled kernels, `run` those of the one before.
-The last is the function `fedscaffold.run` with one round on two clients, after a first call that loads the
-kernels. Clock and processor time, as other programs disturb the latter less.
+time of a Python process that does nothing. The last is the function `fedscaffold.run` with one round on two
+clients, after a first call that loads the library. Clock and processor time, as other programs disturb the
+latter less.
 """
 
-import os
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,16 +26,14 @@ PROCESSES = {
     "import_fedscaffold": ["-c", "import fedscaffold"],
     "import_and_name_run": ["-c", "import fedscaffold; fedscaffold.run"],
     "help": ["-c", "from fedscaffold.cli.start import main; main()", "--help"],
-    "first_run": RUN,
     "run": RUN,
 }
 
 
-def process(arguments: list[str], kernels: str) -> tuple[float, float]:
-    """Seconds and processor seconds of a new Python process, which keeps its kernels in the folder `kernels`."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": kernels}
+def process(arguments: list[str]) -> tuple[float, float]:
+    """Seconds and processor seconds of a new Python process."""
     began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=environment)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
     seconds, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return seconds, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
 
@@ -61,8 +57,7 @@ def measure(turns: int) -> dict[str, dict[str, float]]:
     one_round()
     best: dict[str, tuple[float, float]] = {}
     for _ in range(turns):
-        with tempfile.TemporaryDirectory() as kernels:
-            spent = {name: process(arguments, kernels) for name, arguments in PROCESSES.items()}
+        spent = {name: process(arguments) for name, arguments in PROCESSES.items()}
         spent["run_of_one_round"] = min(call(one_round) for _ in range(20))
         for name, new in spent.items():
             old = best.get(name, (np.inf, np.inf))

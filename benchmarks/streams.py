@@ -1,4 +1,4 @@
-"""Streamed clients: what a local step costs, against the kernel on tables and against drawing_ns; and memory.
+"""Streamed clients: what a local step costs, against the kernel on tables; and memory.
 
 `python -m benchmarks.streams [--quick]`. Nanoseconds of processor time per client and local step, on one thread,
 the contenders taking turns in one process; the best turn counts. Then a whole run in a process of its own: its
@@ -16,45 +16,17 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from numba import njit
 from rich.console import Console
 from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks import measured
-from fedscaffold.core.random.normals import ASIDE, GROUP
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.engines.numba_.drawing import draw_features, draw_normals
-from fedscaffold.engines.numba_.intrinsics import pointer
-from fedscaffold.engines.numba_.streams import client_law
-from fedscaffold.engines.numba_.tables import sources
 from fedscaffold.problems.base import aligned_empty
 
 DIM, LOCAL_STEPS, ROUNDS, RECORDS = 20, 10, 20, 200
 STREAM_CLIENTS, TABLE_CLIENTS = 1_000_000, 10_000
-
-
-@njit(nogil=True)
-def only_draw(
-    ids: Any, own_key: Any, spread: float, heterogeneity: float, roots: Any, centre: Any, tilt: Any, records: int,
-    key: Any, round_: int,
-) -> float:  # fmt: skip
-    """What a round of streamed clients draws, and nothing else."""
-    d = roots.size
-    groups, aside = (records * d + GROUP - 1) // GROUP, (records + GROUP - 1) // GROUP
-    x, tile, y = np.empty(groups * GROUP), np.empty(groups * GROUP), np.empty(aside * GROUP)
-    room, w = np.empty(d + 3 * GROUP), np.empty(d)
-    for i in range(tile.size):
-        tile[i] = roots[i % d]
-    total = 0.0
-    for c in range(ids.size):
-        scale = np.sqrt(client_law(w, room, ids[c], own_key, spread, heterogeneity, centre, tilt))
-        counter = (round_, c, 0)
-        draw_features(pointer(x), pointer(tile), 0, groups, key, counter, scale)
-        draw_normals(pointer(y), pointer(tile), ASIDE, aside, key, counter, 1.0)
-        total += x[c % x.size] + y[0] + w[0]  # so that nothing is left out
-    return total
 
 
 def table(clients: int) -> fs.problems.Ridge:
@@ -69,34 +41,26 @@ def table(clients: int) -> fs.problems.Ridge:
 def measure(batch_size: int, stream_clients: int, table_clients: int, turns: int) -> dict[str, float]:
     """Nanoseconds of processor time per client and step, the best of some turns."""
     stream, rows = fs.problems.RidgeStream(n_clients=stream_clients, dim=DIM), table(table_clients)
-    read = sources(stream, Batches(batch_size), "float64")
     best: dict[str, float] = {}
     with ExitStack() as stack:
 
         def steps(problem: Any) -> Callable[[int], Array]:
-            engine = fs.engines.Numba(threads=1, specialise=True)
+            engine = fs.engines.Native(threads=1)
             local_sgd = stack.enter_context(engine.open(problem, Batches(batch_size), seed=1))
             xi, theta = np.zeros((1, problem.n_clients, DIM)), np.zeros((1, DIM))
             return lambda t: local_sgd(theta, xi, step_size=0.01, local_steps=LOCAL_STEPS, round=t)
 
-        drawn = (
-            read.ids, read.own_key, read.scale_spread, read.heterogeneity, read.roots, read.centre, read.tilt,
-            LOCAL_STEPS * batch_size,
-        )  # fmt: skip
         contenders: list[tuple[str, Any, int]] = [
             ("stream_ns", steps(stream), stream_clients),
-            ("drawing_ns", lambda t: only_draw(*drawn, (1, 0), t), stream_clients),
             ("tables_ns", steps(rows), table_clients),
         ]
         for turn in range(turns + 1):
             for name, one_round, clients in contenders:
                 begin = time.process_time()
                 one_round(turn)
-                if turn:  # the first one compiles
+                if turn:  # the first one warms up
                     nanoseconds = (time.process_time() - begin) * 1e9 / clients / LOCAL_STEPS
                     best[name] = min(best.get(name, np.inf), nanoseconds)
-    best["ns_per_normal"] = best["drawing_ns"] / (batch_size * (DIM + 1))  # features and the noise of each record
-    best["times_tables_without_drawing"] = (best["stream_ns"] - best["drawing_ns"]) / best["tables_ns"]
     return best
 
 
@@ -110,8 +74,6 @@ def whole_run(batch_size: int, clients: int) -> dict[str, float]:
 def run_here(batch_size: int, clients: int) -> dict[str, float]:
     """The run itself."""
     method = fs.Scaffold(step_size=0.05, local_steps=LOCAL_STEPS)
-    small = fs.problems.RidgeStream(n_clients=2, dim=DIM)
-    fs.run(small, method, rounds=1, batch_size=batch_size)  # compiles
     begin = time.perf_counter()
     problem = fs.problems.RidgeStream(n_clients=clients, dim=DIM)
     made, used = time.perf_counter(), time.process_time()

@@ -1,6 +1,6 @@
 """What a fit's local steps and rounds cost, by which `fedscaffold.models` chooses batches and local steps.
 
-`python -m benchmarks.table_steps [--quick]`. Logistic regression on a table in memory, Numba engine on one core,
+`python -m benchmarks.table_steps [--quick]`. Logistic regression on a table in memory, native engine on one core,
 processor time. A step's time is taken to be rows · (time of a row + coordinates · time of a number); rows are read
 in order by full gradients, and drawn and read from anywhere by batches. Runs of few and of many local steps take
 turns, and the best of each counts: their difference is the time of steps alone. The constants at the top of

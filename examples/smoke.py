@@ -32,7 +32,7 @@ def three_rounds() -> fs.Trace:
     method = fs.Scaffold(step_size=0.1, local_steps=5)
     fast, plain = (
         fs.run(problem, method, rounds=3, batch_size=5, engine=engine, progress=False)
-        for engine in ("numba", "reference")
+        for engine in ("native", "reference")
     )
     assert np.allclose(fast.theta, plain.theta, rtol=0, atol=1e-10)
     assert fast.mse[0, -1] < fast.mse[0, 0]

@@ -20,7 +20,7 @@ from queue import Queue
 
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_suffix(".json")
-COPIED = ("src", "tests", "benchmarks", "docs", "examples", "pyproject.toml", "README.md")
+COPIED = ("src", "tests", "benchmarks", "docs", "examples", "hatch_build.py", "pyproject.toml", "README.md")
 CAUGHT, SURVIVED, STALE = "caught", "survived", "stale"
 
 
@@ -47,7 +47,10 @@ def judge(mutant: Mutant, root: Path) -> str:
     if source.count(mutant.old) != 1 or not all((root / test.split("::")[0]).exists() for test in mutant.tests):
         return STALE
     file.write_text(source.replace(mutant.old, mutant.new))
+    compiled = file.suffix in (".c", ".cpp", ".h")
     try:
+        if compiled:
+            subprocess.run([sys.executable, "hatch_build.py"], cwd=root, check=True)
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", "-m", "not slow", *mutant.tests],
             cwd=root, env={**os.environ, "PYTHONPATH": str(root / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -55,6 +58,8 @@ def judge(mutant: Mutant, root: Path) -> str:
         )  # fmt: skip
     finally:
         file.write_text(source)
+        if compiled:
+            subprocess.run([sys.executable, "hatch_build.py"], cwd=root, check=True)
     return CAUGHT if done.returncode == 1 else SURVIVED
 
 

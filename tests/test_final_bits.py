@@ -1,6 +1,6 @@
 """The final models of every method, problem and engine on small cases, compared with values kept in a file.
 
-On a machine like one of those in the file (processor features, versions of NumPy, Numba and JAX) the bits must be
+On a machine like one of those in the file (processor features, versions of NumPy and JAX) the bits must be
 equal; elsewhere the numbers must agree to ten digits. `python -m tests.test_final_bits` writes the file again, for
 this machine alone, which is right only for a change that is listed under "Numbers that change" in CHANGELOG.md.
 Cases that take long to compile are marked slow where others of the same engine and problem are not.
@@ -108,7 +108,7 @@ METHODS: dict[str, Any] = {
         method=fs.Scaffold(step_size=0.05, local_steps=6), optimizer="adam", learning_rate=0.05
     ),
 }
-ENGINES = ("reference", "numba", "jax")
+ENGINES = ("reference", "native", "jax")
 OPTIONS: dict[str, dict[str, Any]] = {
     "minibatches": {"batch_size": 3},
     "without replacement": {"batch_size": 3, "sampling": "without_replacement"},
@@ -143,7 +143,7 @@ def _run(problem: str, method: str, options: str, engine: Any) -> Result:
 
 def _staged() -> Result:
     found = fs.staged(
-        PROBLEMS["logistic"](), METHODS["Scaffold"], rounds=60, batch_size=3, repetitions=2, engine="numba"
+        PROBLEMS["logistic"](), METHODS["Scaffold"], rounds=60, batch_size=3, repetitions=2, engine="native"
     )
     return {"theta": found.trace.theta, "xi": found.trace.control_variates, "stages": np.array(found.stages)}
 
@@ -235,7 +235,7 @@ def _machine() -> dict[str, str]:
     except (OSError, StopIteration):
         flags = set()
     features = sorted(flags & {"avx2", "avx512f", "avx512vl", "fma"})
-    packages = ("numpy", "scipy", "numba", "jax", "optax", "scikit-learn")
+    packages = ("numpy", "scipy", "jax", "optax", "scikit-learn")
     return {
         "processor": f"{platform.system()} {platform.machine()} {' '.join(features)}",
         **{name: version(name) for name in packages},

@@ -79,7 +79,7 @@ MAY_IMPORT = {
     **{door: LIBRARY | FRONT | STUDIES | {door, "conformance"} for door in DOORS},
 }
 HEAVY = (
-    "numba",
+    "native",
     "sklearn",
     "matplotlib",
     "typer",
@@ -161,7 +161,7 @@ def reachable_rooms(start: str) -> set[str]:
         ("from fedscaffold import engines", {"engines"}),
         ("from fedscaffold.core import types", {"core"}),
         ("def f():\n    from fedscaffold.theory import bounds", {"theory"}),
-        ("from ..engines import Numba", {"engines"}),
+        ("from ..engines import Native", {"engines"}),
         ("from . import trace", {"simulation"}),
         ("import fedscaffold", {"__init__"}),
         ("from fedscaffold import InvalidInput, __version__", {"__init__"}),
@@ -265,7 +265,7 @@ def test_public_names_are_loaded_on_demand_and_no_module_is_called_like_one(name
 
 
 def test_modules_of_such_a_package_are_found_without_an_import() -> None:
-    code = "import fedscaffold as fs; fs.methods.compression.TopK, fs.simulation.rounds.State, fs.engines.numba_"
+    code = "import fedscaffold as fs; fs.methods.compression.TopK, fs.simulation.rounds.State, fs.engines.native"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation import TailAverage
 
@@ -118,7 +118,7 @@ BAD_RUNS: dict[str, tuple[Callable[[], Any], str]] = {
     "a path that is a number": (run(checkpoint=3), "a path must be text"),
     "an array as engine": (run(engine=np.ones(3)), "engine must be one of"),
     "an array as sampling": (run(sampling=np.ones(3)), "sampling must be one of"),
-    "a class as engine": (run(engine=Numba), "engine must be one of"),
+    "a class as engine": (run(engine=Native), "engine must be one of"),
     "a masked start": (run(theta0=np.ma.masked_equal([1.0, 2.0], 2.0)), "masked"),
     "a complex start": (run(theta0=[1.0, 1j]), "theta0 must hold numbers"),
     "complex control variates": (
@@ -170,8 +170,8 @@ BAD_RUNS: dict[str, tuple[Callable[[], Any], str]] = {
     "checkpoint in no folder": (run(checkpoint="/nonexistent/folder/file"), "there is no folder"),
     "checkpoint in a file": (run(checkpoint=Path(__file__) / "file"), "there is no folder"),
     "checkpoint is a folder": (run(checkpoint=Path(__file__).parent), "it is a folder"),
-    "no threads": (lambda: Numba(threads=0), "threads must be a whole number of at least 1"),
-    "half precision": (lambda: Numba(dtype="float16"), "dtype must be one of"),  # type: ignore[arg-type]
+    "no threads": (lambda: Native(threads=0), "threads must be a whole number of at least 1"),
+    "half precision": (lambda: Native(dtype="float16"), "dtype must be one of"),  # type: ignore[arg-type]
     "average after less than nothing": (lambda: TailAverage(after=-1), "after must be"),
     "batches by themselves": (lambda: Batches(-3), "batch_size must be"),
 }

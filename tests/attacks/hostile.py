@@ -115,7 +115,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             fs.ServerOptimizer, {"method": METHOD, "optimizer": "sgd", "learning_rate": 1.0, "options": ()}
         ),
         "Batches": (Batches, {"size": 2, "sampling": "with_replacement"}),
-        "Numba": (fs.engines.Numba, {"threads": 1, "dtype": "float64", "specialise": False}),
+        "Native": (fs.engines.Native, {"threads": 1, "dtype": "float64"}),
         "Jax": (fs.engines.Jax, {"dtype": "float64", "clients_at_once": None, "device": None}),
         "Ray": (fs.engines.Ray, {"shards": None, "snapshot_every": 10, "shard_engine": fs.engines.Reference()}),
         "choose_engine": (fs.engines.choose_engine, {"engine": "auto"}),
@@ -126,7 +126,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             {"problem": PROBLEM, "method": METHOD, **RUN, "record": ("mse",), "control_variates0": None,
              "client_state_dir": None},
         ),
-        "run on tables": (fs.run, {"problem": TABLE, "method": METHOD, **RUN, "engine": "numba", "record": ("loss",)}),
+        "run on tables": (fs.run, {"problem": TABLE, "method": METHOD, **RUN, "engine": "native", "record": ("loss",)}),
         "staged": (fs.staged, {"problem": PROBLEM, "method": METHOD, **RUN, "record": ("mse",)}),
         "richardson_romberg": (
             fs.richardson_romberg, {"problem": PROBLEM, "method": METHOD, **RUN, "rounds": 12, "discard": 2}

@@ -47,7 +47,7 @@ def test_rows_are_single_runs() -> None:
     assert row["outcome"] == ("moving" if trace.plateau() is None else "stationary")
     assert row["final_mse"] == trace.mse[:, -1].mean()
     assert row["local_steps"] == 3
-    assert '"engine": "numba-float64"' in row["provenance"]
+    assert '"engine": "native-float64"' in row["provenance"]
 
 
 def made(n_clients: int, noise: float = 1.0, seed: int = 0) -> fs.problems.Ridge:

@@ -25,7 +25,7 @@ def test_every_form_of_the_c_limit_gives_our_numbers(
     kind: type[Ridge] | type[Logistic] | type[Multinomial], dim: int, batch: int | None
 ) -> None:
     work = contenders.workload(kind, CLIENTS, dim, batch)
-    with contenders.ours(work, 1, specialise=False) as ours, c_limit.c_limit(work) as forms:
+    with contenders.ours(work, 1) as ours, c_limit.c_limit(work) as forms:
         expected = ours()
         for name, one_round in forms.items():
             np.testing.assert_allclose(one_round(), expected, rtol=1e-9, atol=1e-11, err_msg=name)
@@ -36,13 +36,13 @@ def test_every_form_of_the_c_limit_gives_our_numbers(
 def test_the_portable_form_and_single_precision_give_our_numbers() -> None:
     work = contenders.workload(Logistic, CLIENTS, 20)
     with (
-        contenders.ours(work, 1, specialise=False) as ours,
+        contenders.ours(work, 1) as ours,
         c_limit.c_limit(work, flags=(), widths=(16,)) as forms,
     ):
         np.testing.assert_allclose(forms["16_bytes_1_together"](), ours(), rtol=1e-9, atol=1e-11)
     single = contenders.workload(Ridge, CLIENTS, 20, dtype="float32")
     double = contenders.workload(Ridge, CLIENTS, 20)
-    with c_limit.c_limit(single) as forms, contenders.ours(double, 1, specialise=False) as exact:
+    with c_limit.c_limit(single) as forms, contenders.ours(double, 1) as exact:
         for name, one_round in forms.items():
             np.testing.assert_allclose(one_round(), exact(), rtol=1e-3, atol=1e-4, err_msg=name)
 
@@ -51,7 +51,7 @@ def test_the_portable_form_and_single_precision_give_our_numbers() -> None:
 def test_numpy_contenders_take_the_same_steps_on_average(kind: type[Ridge] | type[Logistic]) -> None:
     work = contenders.workload(kind, 40, 5)
     opened = (
-        contenders.ours(work, 1, specialise=False),
+        contenders.ours(work, 1),
         contenders.numpy_loop(work),
         contenders.numpy_across(work, chunk=15),
     )

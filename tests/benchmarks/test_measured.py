@@ -79,7 +79,7 @@ def test_a_file_says_where_it_comes_from_and_does_not_name_the_machine(folder: P
     assert list(content) == ["date", "commit", "machine", "command", "quiet", "figures"]
     assert content["quiet"] is False
     assert content["machine"]["cores"] >= 1
-    assert {"python", "numpy", "numba"} <= set(content["machine"]["versions"])
+    assert {"python", "numpy", "scipy"} <= set(content["machine"]["versions"])
     assert platform.node() not in text
     assert str(Path.home()) not in text
 

@@ -48,13 +48,13 @@ def test_curves_as_a_table(tmp_path: Path, suffix: str) -> None:
         (["--batch-size", "some"], "a whole number or 'full'"),
         (["--rounds", "0"], "rounds must be a whole number of at least 1"),
         (["--engine", "gpu"], "--engine must be one of"),
-        (["--engine", "numba:dtype=float16"], "dtype must be one of"),
-        (["--engine", "numba:thread=2"], "give some of 'threads', 'dtype'"),
+        (["--engine", "native:dtype=float16"], "dtype must be one of"),
+        (["--engine", "native:thread=2"], "give some of 'threads', 'dtype'"),
         (["--out", "missing/trace.npz"], "there is no folder missing"),
         (["--out", "trace.xls"], "must end in"),
         (["--checkpoint", "missing/run.npz"], "there is no folder missing"),
         (["--seed", "-1"], "seed must be"),
-        (["--engine", "numba:threads=0"], "threads must be"),
+        (["--engine", "native:threads=0"], "threads must be"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(options: list[str], message: str) -> None:

@@ -74,7 +74,7 @@ def test_a_function_of_yours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     monkeypatch.chdir(tmp_path)
     command = ["sweep", "--problem", "own_problem.make:l2=0.2", "--clients", "2,3", "--rounds", "4"]
-    result = runner.invoke(app, [*command, "--engine", "numba:threads=1"])
+    result = runner.invoke(app, [*command, "--engine", "native:threads=1"])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("n_clients")
     assert not list(tmp_path.glob("*/sweep.parquet"))
@@ -99,7 +99,7 @@ def test_a_function_of_yours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["--rounds", "0"], "rounds must be"),
         (["--repetitions", "0"], "repetitions must be"),
         (["--engine", "foo"], "--engine must be one of"),
-        (["--engine", "numba:shards=2"], "after the colon, give some of 'threads'"),
+        (["--engine", "native:shards=2"], "after the colon, give some of 'threads'"),
         (["--engine", "ray:shards=0"], "shards must be"),
         (["--plot", "a.doc"], "--plot must end in"),
     ],

@@ -112,16 +112,16 @@ class Library:
         self.client_state[client] = type(self.client_state[client])(*arrays)
 
 
-REFERENCE, NUMBA = fs.engines.Reference(), fs.engines.Numba()
+REFERENCE, NATIVE = fs.engines.Reference(), fs.engines.Native()
 
 
 @pytest.mark.parametrize(
     ("method", "engine"),
     [
-        (fs.Scaffold, NUMBA),
+        (fs.Scaffold, NATIVE),
         (fs.TwoSidedScaffold, REFERENCE),
         pytest.param(fs.Scaffold, REFERENCE, marks=pytest.mark.slow),
-        pytest.param(fs.TwoSidedScaffold, NUMBA, marks=pytest.mark.slow),
+        pytest.param(fs.TwoSidedScaffold, NATIVE, marks=pytest.mark.slow),
     ],
     ids=lambda each: getattr(each, "name", None),
 )
@@ -134,5 +134,5 @@ def test_ours_pass(method: type[fs.Scaffold | fs.TwoSidedScaffold], engine: Engi
 
 
 def test_fedavg_is_found_out() -> None:
-    report = check(partial(Library, method=fs.FedAvg, engine=fs.engines.Numba()))  # type: ignore[arg-type]
+    report = check(partial(Library, method=fs.FedAvg, engine=fs.engines.Native()))  # type: ignore[arg-type]
     assert "differs from FedAvg" in report.failures

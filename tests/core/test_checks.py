@@ -54,7 +54,7 @@ def test_every_number_of_a_method_or_an_engine_is_kept_converted() -> None:
             method=fs.FedAvg(step_size=half, local_steps=one), optimizer="sgd", learning_rate=half,
             options={"momentum": half},
         ),
-        fs.engines.Numba(threads=one),
+        fs.engines.Native(threads=one),
         fs.engines.Jax(clients_at_once=one),
         fs.engines.Ray(shards=one, snapshot_every=one),
         fs.simulation.TailAverage(after=one),
@@ -68,7 +68,7 @@ def test_every_number_of_a_method_or_an_engine_is_kept_converted() -> None:
     assert all(type(steps) is int for steps in several)
 
 
-@pytest.mark.parametrize("engine", ["numba", "reference"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
 def test_numpys_integers_give_the_numbers_of_pythons(engine: str) -> None:
     """batch_size=np.uint8(100) with the third local step once drew from position 44."""
     problem = fs.problems.RidgeStream(n_clients=3, dim=2)

@@ -19,7 +19,7 @@ from benchmarks.out_of_core import FEATURES, RECORDS, write
 ROOT = Path(__file__).parents[2]
 OPTIONS: dict[str, Any] = {"target": "y", "client": "client", "l2": 0.01}
 METHOD = fs.Scaffold(step_size=0.01, local_steps=3)
-ENGINE = fs.engines.Numba(threads=2, specialise=False)
+ENGINE = fs.engines.Native(threads=2)
 
 SCRIPT = """
 import json, pathlib, resource, sys, threading

@@ -6,7 +6,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Sampling
-from fedscaffold.engines import Numba, Reference
+from fedscaffold.engines import Native, Reference
 from tests import naive
 from tests.samples import KINDS, Kind, tables
 
@@ -15,7 +15,7 @@ GAMMA, H, T, SEED = 0.15, 4, 5, 2**40 + 17
 THETA0 = [0.3, -1.0, 2.0]
 
 
-@pytest.mark.parametrize("engine", [Reference(), Numba(specialise=False)], ids=["reference", "numba"])
+@pytest.mark.parametrize("engine", [Reference(), Native()], ids=["reference", "native"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("batch_size", "sampling"),

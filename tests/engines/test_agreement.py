@@ -1,8 +1,6 @@
-"""The numba engine gives the reference engine's numbers."""
+"""The native engine gives the reference engine's numbers."""
 
 from functools import partial
-from itertools import count
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,22 +10,17 @@ from hypothesis import strategies as st
 
 import fedscaffold as fs
 from fedscaffold.core.random.stream import Batches, Sampling
-from fedscaffold.engines import Numba
-from fedscaffold.engines.numba_.machine_code import choose
-from fedscaffold.engines.numba_.machine_code.choose import LARGEST_BATCH
-from tests.samples import KINDS, Kind, make
+from fedscaffold.engines import Native
+from fedscaffold.engines.native import library
+from tests.samples import KINDS, WEIGHTED_KINDS, Kind, make, systems, weighted
 
 DIMS = (1, 2, 7, 20, 33)
-SPECIAL = (7, 20)  # have kernels of their own here, for large batches: small ones are in test_small_steps
-LARGE_BATCH = 19
 
 
 def both(problem: Any, *, dtype: Any = "float64", local_steps: int = 3, rounds: int = 2, **kwargs: Any) -> Any:
-    """(numba, reference)."""
+    """(native, reference)."""
     method = fs.Scaffold(step_size=0.05, local_steps=local_steps)
-    large = kwargs.get("batch_size") is None or kwargs["batch_size"] > LARGEST_BATCH
-    engine = Numba(dtype=dtype, specialise=large and problem.dim in SPECIAL)
-    fast = fs.run(problem, method, rounds=rounds, engine=engine, **kwargs)
+    fast = fs.run(problem, method, rounds=rounds, engine=Native(dtype=dtype), **kwargs)
     return fast, fs.run(problem, method, rounds=rounds, engine="reference", **kwargs)
 
 
@@ -94,45 +87,40 @@ def test_vectors_too_long_for_the_stack(
         np.testing.assert_allclose(getattr(fast, name), wanted, rtol=0, atol=1e-11 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("dim", SPECIAL)
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_kernel_for_any_number_of_features_gives_the_same_bits(dim: int, kind: Kind) -> None:
-    problem, method = make(kind, (20, 31, 40), dim), fs.Scaffold(step_size=0.05, local_steps=7)
-    special, general = (
-        fs.run(
-            problem, method, rounds=3, batch_size=LARGE_BATCH, repetitions=2, engine=Numba(specialise=specialise)
-        )
-        for specialise in (True, False)
-    )
-    assert general.theta.tobytes() == special.theta.tobytes()
-    assert general.control_variates.tobytes() == special.control_variates.tobytes()
+PROBLEMS: dict[str, Any] = {
+    **{kind: partial(weighted, kind, (20, 31, 40, 7, 9), 11) for kind in WEIGHTED_KINDS},
+    "plain ridge": partial(make, "ridge", (20, 31, 40, 7, 9), 11),
+    "plain logistic": partial(make, "logistic", (20, 31, 40, 7, 9), 11),
+    "linear systems": partial(systems, (20, 31, 40, 7, 9), 3),
+    "ridge stream": partial(fs.problems.RidgeStream, n_clients=5, dim=11),
+    "logistic stream": partial(fs.problems.LogisticStream, n_clients=5, dim=11),
+}
 
 
-def test_a_run_changes_to_the_special_kernel_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock by which every call takes 0.7 seconds: after the third round; the bits stay the same."""
-    problem, method = make("ridge", (20, 31, 40), SPECIAL[0]), fs.Scaffold(step_size=0.05, local_steps=7)
-    settings: Any = {"rounds": 5, "batch_size": LARGE_BATCH}
-    wanted = fs.run(problem, method, engine=Numba(specialise=False), **settings)
-    special = []
-    table_kernel = choose.table_kernel
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_instruction_set_gives_the_same_bits(name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, best = PROBLEMS[name](), library.load().fs_level(library.MOST_LEVEL)
+    if best == 0:
+        pytest.skip("this machine has neither AVX2 nor AVX-512")
+    method = fs.Scaffold(step_size=0.02, local_steps=7)
+    for batch_size in (1, 3, 5) if "stream" in name else (1, 3, 5, 19, None):
+        bits = set()
+        for level in range(best + 1):
+            monkeypatch.setattr(library, "MOST_LEVEL", level)
+            trace = fs.run(problem, method, rounds=3, batch_size=batch_size, engine=Native(dtype=dtype), record=())
+            bits.add(trace.theta.tobytes() + trace.control_variates.tobytes())
+        assert len(bits) == 1
 
-    def watched(*arguments: Any, specialise: bool, **others: Any) -> Any:
-        chosen = table_kernel(*arguments, specialise=specialise, **others)
 
-        def given(*first: Any) -> Any:
-            def bind(*arguments: Any) -> Any:
-                special.append(specialise)
-                return chosen.given(*first).bind(*arguments)
-
-            return SimpleNamespace(bind=bind)
-
-        return SimpleNamespace(given=given)
-
-    monkeypatch.setattr(choose, "table_kernel", watched)
-    monkeypatch.setattr("fedscaffold.engines.numba_.engine.time.perf_counter", partial(next, count(step=0.7)))
-    found = fs.run(problem, method, engine=Numba(), **settings)
-    assert special == [False] * 3 + [True] * 2  # the general one in rounds of 0.7 s each until two have passed
-    assert found.theta.tobytes() == wanted.theta.tobytes()
+@pytest.mark.parametrize("dim", range(1, 42))
+def test_every_number_of_features_up_to_ten_vectors(dim: int) -> None:
+    """Rows of one to eight vectors have code of their own, with batches of some sizes."""
+    for kind in KINDS:
+        problem = make(kind, (20, 31, 40, 6), dim)
+        for batch_size in (1, 5, 10, 13, None):
+            fast, slow = both(problem, batch_size=batch_size, record=())
+            assert_close(fast, slow, 1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,19 +137,19 @@ def test_correction_of_one_client_serves_all() -> None:
     method = fs.FedAvg(step_size=0.1, local_steps=5)
     fast, slow = (
         fs.run(problem, method, rounds=3, batch_size=2, repetitions=3, engine=name)
-        for name in ("numba", "reference")
+        for name in ("native", "reference")
     )
     np.testing.assert_allclose(fast.theta, slow.theta, rtol=0, atol=1e-13)
 
 
-def test_a_problem_without_a_kernel_is_refused_by_numba_and_served_by_the_reference() -> None:
+def test_an_unknown_loss_is_rejected_by_native_and_served_by_the_reference() -> None:
     class Quartic(fs.problems.Ridge):
         kind = "quartic"
 
     problem = Quartic(np.ones((2, 3, 1)), np.ones((2, 3)))
     method = fs.FedAvg(step_size=0.1, local_steps=1)
-    with pytest.raises(fs.InvalidInput, match="no kernel for 'quartic'"):
-        fs.run(problem, method, rounds=1, engine="numba")
+    with pytest.raises(fs.InvalidInput, match="does not know the loss of 'quartic'"):
+        fs.run(problem, method, rounds=1, engine="native")
     trace = fs.run(problem, method, rounds=1)
     assert trace.provenance["engine"] == "reference"
     assert trace.theta[0, 0] == pytest.approx(0.1)
@@ -179,7 +167,7 @@ def test_later_steps_draws_cohorts_and_steps_of_their_own(
     theta, correction = rng.normal(size=(3, 7)), rng.normal(size=(3, 2, 7))
     clients, steps = np.array([[0, 4], [2, 3], [1, 4]]), np.array([[3, 1], [1300 // batch_size, 2], [1, 1]])
     results = []
-    for engine in (fs.engines.Numba(), fs.engines.Reference()):
+    for engine in (fs.engines.Native(), fs.engines.Reference()):
         with engine.open(problem, Batches(batch_size, sampling), seed=3) as local_sgd:
             results.append(
                 local_sgd(
@@ -194,7 +182,7 @@ def test_steps_after_others_continue_them() -> None:
     """Three steps, then two that draw as the fourth and fifth, are five steps."""
     problem = make("logistic", (8, 11, 9), 7)
     xi = np.random.default_rng(0).normal(size=(1, 3, 7))
-    with fs.engines.Numba().open(problem, Batches(3), seed=3) as local_sgd:
+    with fs.engines.Native().open(problem, Batches(3), seed=3) as local_sgd:
         five = local_sgd(np.ones((1, 7)), xi, step_size=0.1, local_steps=5, round=1)
         three = local_sgd(np.ones((1, 7)), xi, step_size=0.1, local_steps=3, round=1)
         for c in range(3):

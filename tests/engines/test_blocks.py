@@ -5,7 +5,7 @@ import pytest
 
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches, Sampling
-from fedscaffold.engines import Jax, Numba, Reference
+from fedscaffold.engines import Jax, Native, Reference
 from fedscaffold.problems import Ridge
 
 
@@ -14,8 +14,8 @@ from fedscaffold.problems import Ridge
     [
         (Reference(), "with_replacement"),
         (Reference(), "without_replacement"),
-        (Numba(), "with_replacement"),
-        (Numba(), "without_replacement"),
+        (Native(), "with_replacement"),
+        (Native(), "without_replacement"),
         (Jax(), "without_replacement"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

@@ -6,13 +6,13 @@ from scipy.special import expit
 
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.problems import Logistic, Ridge
 
 
 def derivative(problem: Ridge | Logistic) -> Array:
     """ℓ' of each client's only record x = (z, 1), at θ = (1, 0): the second coordinate of θ − γg is −γℓ'(z)."""
-    with Numba().open(problem, Batches(), seed=0) as local_sgd:
+    with Native().open(problem, Batches(), seed=0) as local_sgd:
         theta = np.array([[1.0, 0.0]])
         local = local_sgd(theta, np.zeros((1, 1, 2)), step_size=1.0, local_steps=1, round=0)
     return -local[0, :, 1]

@@ -48,12 +48,12 @@ METHODS: dict[str, Any] = {
     ("kind", "method"),
     [*(("ridge", method) for method in METHODS), ("logistic", "unequal steps"), ("multinomial", "unequal steps")],
 )
-def test_fifty_rounds_agree_with_numba(kind: str, method: str) -> None:
+def test_fifty_rounds_agree_with_native(kind: str, method: str) -> None:
     """Every method, and every loss: a method does not know of the loss, nor the loss of the method."""
     problem = PROBLEMS[kind]()
     fast, other = (
         fs.run(problem, METHODS[method], rounds=50, batch_size=3, repetitions=2, seed=2**40 + 1, engine=name)
-        for name in ("numba", "jax")
+        for name in ("native", "jax")
     )
     for name in ("theta", "control_variates", "mse"):
         wanted = getattr(fast, name)
@@ -65,7 +65,7 @@ def test_full_gradients_of_clients_of_unequal_sizes(kind: str, exchange: Any) ->
     problem, method = PROBLEMS[kind](), fs.FedLin(step_size=0.05, local_steps=3, correction_gradients=exchange)
     batch_size = None if exchange == "minibatch" else 2
     fast, other = (
-        fs.run(problem, method, rounds=10, batch_size=batch_size, engine=name) for name in ("numba", "jax")
+        fs.run(problem, method, rounds=10, batch_size=batch_size, engine=name) for name in ("native", "jax")
     )
     np.testing.assert_allclose(other.theta, fast.theta, rtol=0, atol=1e-12)
 
@@ -210,7 +210,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path: Path) -> N
     assert rest.theta.tobytes() == whole.theta.tobytes()
     assert rest.provenance["engine"] == "jax-float64-cpu"
     with pytest.raises(fs.CheckpointMismatch):
-        fs.run(problem, method, rounds=6, batch_size=3, engine="numba", checkpoint=file)
+        fs.run(problem, method, rounds=6, batch_size=3, engine="native", checkpoint=file)
 
 
 def test_what_it_cannot_do_is_refused() -> None:

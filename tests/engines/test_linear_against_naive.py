@@ -8,7 +8,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Sampling
-from fedscaffold.engines import Numba, Reference
+from fedscaffold.engines import Native, Reference
 from fedscaffold.problems.linear import Observing
 from tests import naive
 from tests.samples import systems
@@ -16,7 +16,7 @@ from tests.samples import systems
 WEIGHTS = (1.0, 2.0, 0.5)
 SHARES = [w / sum(WEIGHTS) for w in WEIGHTS]
 GAMMA, H, T, SEED = 0.15, 4, 3, 2**40 + 17
-ENGINES = [Reference(), Numba(specialise=False)]
+ENGINES = [Reference(), Native()]
 
 
 def assert_same(problem: Any, clients: naive.Systems, draw: naive.Draw, name: str, **kwargs: Any) -> None:
@@ -33,7 +33,7 @@ def assert_same(problem: Any, clients: naive.Systems, draw: naive.Draw, name: st
         np.testing.assert_allclose(trace.mse[r], errors, rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "numba"])
+@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "native"])
 @pytest.mark.parametrize("name", ["ScaffLSA", "FedAvg"])
 @pytest.mark.parametrize(
     ("batch_size", "sampling"),
@@ -54,7 +54,7 @@ def test_linear_sa(engine: Engine, name: str, batch_size: int | None, sampling: 
     assert_same(problem, clients, draw, name, batch_size=batch_size, sampling=sampling, engine=engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "numba"])
+@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "native"])
 @pytest.mark.parametrize("name", ["ScaffLSA", "FedAvg"])
 @pytest.mark.parametrize("sampling", ["iid", "markov"])
 @pytest.mark.parametrize("batch_size", [1, 3, None])

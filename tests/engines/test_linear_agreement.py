@@ -1,4 +1,4 @@
-"""Linear stochastic approximation: the numba engine gives the reference engine's numbers."""
+"""Linear stochastic approximation: the native engine gives the reference engine's numbers."""
 
 from typing import Any
 
@@ -7,12 +7,11 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.problems.linear import Observing
 from tests.samples import systems
 
 METHOD = fs.ScaffLSA(step_size=0.05, local_steps=6)
-SPECIAL = 7  # has kernels of its own here; a kernel takes seconds to compile, so others share one
 SAMPLINGS: tuple[Observing, Observing] = ("iid", "markov")
 
 
@@ -21,8 +20,7 @@ def garnet(sampling: Observing, **kwargs: Any) -> fs.problems.GarnetTD:
 
 
 def assert_same(problem: Any, tolerance: float = 1e-12, **kwargs: Any) -> None:
-    engine = Numba(specialise=problem.dim == SPECIAL)
-    fast = fs.run(problem, METHOD, engine=engine, **{"rounds": 2, **kwargs})
+    fast = fs.run(problem, METHOD, engine=Native(), **{"rounds": 2, **kwargs})
     slow = fs.run(problem, METHOD, engine="reference", **{"rounds": 2, **kwargs})
     for name in ("theta", "control_variates", "mse"):
         wanted = getattr(slow, name)
@@ -55,21 +53,11 @@ def test_more_draws_than_are_made_at_once_and_batches_too_long_for_the_stack(
     assert_same(garnet(sampling, n_clients=2), tolerance=1e-11, batch_size=batch_size, rounds=1)
 
 
-@pytest.mark.parametrize("problem", [systems((9, 14), 7), garnet("iid"), garnet("markov")], ids=str)
-def test_the_kernel_for_any_number_of_features_gives_the_same_bits(problem: Any) -> None:
-    special, general = (
-        fs.run(problem, METHOD, rounds=3, batch_size=13, repetitions=2, engine=Numba(specialise=specialise))
-        for specialise in (True, False)
-    )
-    assert general.theta.tobytes() == special.theta.tobytes()
-    assert general.control_variates.tobytes() == special.control_variates.tobytes()
-
-
 @pytest.mark.parametrize("problem", [systems([9 + c % 3 for c in range(40)], 7), garnet("markov", n_clients=40)])
 def test_the_number_of_threads_does_not_change_a_bit(problem: Any) -> None:
     method = fs.ScaffLSA(step_size=0.05, local_steps=2000)
     one, two = (
-        fs.run(problem, method, rounds=2, batch_size=20, engine=fs.engines.Numba(threads=threads))
+        fs.run(problem, method, rounds=2, batch_size=20, engine=fs.engines.Native(threads=threads))
         for threads in (1, 2)
     )
     assert one.theta.tobytes() == two.theta.tobytes()
@@ -82,7 +70,7 @@ def test_the_number_of_threads_does_not_change_a_bit(problem: Any) -> None:
 )
 @pytest.mark.parametrize("batch_size", [3, None])
 def test_single_precision_to_its_own_accuracy(problem: Any, batch_size: int | None) -> None:
-    fast = fs.run(problem, METHOD, rounds=2, batch_size=batch_size, engine=fs.engines.Numba(dtype="float32"))
+    fast = fs.run(problem, METHOD, rounds=2, batch_size=batch_size, engine=fs.engines.Native(dtype="float32"))
     slow = fs.run(problem, METHOD, rounds=2, batch_size=batch_size, engine="reference")
     gap = np.abs(fast.theta - slow.theta).max() / np.abs(slow.theta).max()
     assert 0 < gap < 2e-6  # zero would mean that it was not used
@@ -95,7 +83,7 @@ def test_later_steps_draws_cohorts_and_steps_of_their_own(problem: Any, first_st
     theta, correction = rng.normal(size=(3, 7)), rng.normal(size=(3, 2, 7))
     clients, steps = np.array([[0, 3], [2, 3], [1, 2]]), np.array([[3, 1], [1500, 2], [1, 1]])
     results = []
-    for engine in (fs.engines.Numba(), fs.engines.Reference()):
+    for engine in (fs.engines.Native(), fs.engines.Reference()):
         with engine.open(problem, Batches(3), seed=3) as local_sgd:
             results.append(
                 local_sgd(
@@ -107,7 +95,7 @@ def test_later_steps_draws_cohorts_and_steps_of_their_own(problem: Any, first_st
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize("engine", ["reference", "native"])
 def test_transitions_cannot_be_drawn_without_replacement(sampling: Observing, engine: str) -> None:
     with pytest.raises(fs.InvalidInput, match="use sampling='with_replacement'"):
         fs.run(garnet(sampling), METHOD, rounds=1, batch_size=2, engine=engine, sampling="without_replacement")

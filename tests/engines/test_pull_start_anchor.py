@@ -19,8 +19,8 @@ PROBLEMS: dict[str, Any] = {
     "linear systems": lambda: systems((8, 11, 5), DIM),
     "stream": lambda: fs.problems.RidgeStream(n_clients=3, dim=DIM, l2=0.1),
 }
-ENGINES = {"ridge": ("numba", "jax"), "logistic": ("numba", "jax"), "multinomial": ("numba", "jax")}
-ANCHORED = ("ridge", "logistic", "poisson")  # by the numba engine
+ENGINES = {"ridge": ("native", "jax"), "logistic": ("native", "jax"), "multinomial": ("native", "jax")}
+ANCHORED = ("ridge", "logistic", "poisson")  # by the native engine
 
 
 def local_models(problem: Any, engine: str, batch_size: int | None = 3, **options: Any) -> Array:
@@ -36,7 +36,7 @@ def test_engines_agree_on_pull_and_own_starts(name: str) -> None:
     problem = PROBLEMS[name]()
     start = 0.3 * np.random.default_rng(1).normal(size=(2, 3, problem.dim))
     wanted = local_models(problem, "reference", theta=start, pull=PULL)
-    for engine in ENGINES.get(name, ("numba",)):
+    for engine in ENGINES.get(name, ("native",)):
         np.testing.assert_allclose(
             local_models(problem, engine, theta=start, pull=PULL), wanted, rtol=0, atol=1e-13
         )
@@ -48,7 +48,7 @@ def test_engines_agree_on_anchors(name: str, batch_size: int | None) -> None:
     problem = PROBLEMS[name]()
     anchor = 0.3 * np.random.default_rng(2).normal(size=(2, problem.dim))
     wanted = local_models(problem, "reference", batch_size, anchor=anchor, pull=PULL)
-    for engine in ENGINES.get(name, ("numba",)):
+    for engine in ENGINES.get(name, ("native",)):
         found = local_models(problem, engine, batch_size, anchor=anchor, pull=PULL)
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-13)
 
@@ -70,10 +70,10 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["multinomial", "linear systems", "stream"])
-def test_numba_says_where_it_takes_no_anchor(name: str) -> None:
+def test_native_says_where_it_takes_no_anchor(name: str) -> None:
     problem = PROBLEMS[name]()
     with pytest.raises(fs.InvalidInput, match="anchor"):
-        local_models(problem, "numba", anchor=np.zeros((2, problem.dim)))
+        local_models(problem, "native", anchor=np.zeros((2, problem.dim)))
 
 
 @pytest.mark.parametrize("name", ["multinomial", "linear systems"])
@@ -98,8 +98,8 @@ def test_auto_takes_an_engine_that_takes_the_anchor(name: str, method: Any) -> N
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_auto_keeps_numba_where_it_can(name: str) -> None:
+def test_auto_keeps_native_where_it_can(name: str) -> None:
     problem = PROBLEMS[name]()
-    assert fs.engines.choose_engine("auto", problem).name == "numba-float64"
+    assert fs.engines.choose_engine("auto", problem).name == "native-float64"
     anchored = fs.engines.choose_engine("auto", problem, anchored=True).name
-    assert anchored == ("numba-float64" if name in (*ANCHORED, "stream") else "reference")
+    assert anchored == ("native-float64" if name in ANCHORED else "reference")

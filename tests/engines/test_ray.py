@@ -12,7 +12,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.sums import LEAF
-from fedscaffold.engines import Jax, Numba, Ray, Reference
+from fedscaffold.engines import Jax, Native, Ray, Reference
 from fedscaffold.engines.ray_.engine import split
 from fedscaffold.problems import Ridge
 from tests.simulation.test_checkpoint import StopAt, Stopped
@@ -180,7 +180,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(fs.InvalidInput, match="shard_engine"):
         Ray(shard_engine=Ray())
     assert Ray(shard_engine=Reference()).name == "reference"
-    assert Ray().name == Numba().name
+    assert Ray().name == Native().name
 
 
 def test_shards_have_whole_leaves() -> None:

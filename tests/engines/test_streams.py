@@ -1,4 +1,4 @@
-"""Streamed clients: the numba engine gives the reference engine's numbers, whatever the blocks and threads."""
+"""Streamed clients: the native engine gives the reference engine's numbers, whatever the blocks and threads."""
 
 from typing import Any
 
@@ -11,11 +11,10 @@ import fedscaffold as fs
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba, Reference
+from fedscaffold.engines import Native, Reference
 
 KINDS = {"ridge": fs.problems.RidgeStream, "logistic": fs.problems.LogisticStream}
 DIMS = (1, 7, 20)
-SPECIAL = 7  # has kernels of its own here; a kernel takes seconds to compile, so others share one
 
 
 def make(kind: str, n_clients: int = 5, dim: int = 7, **kwargs: Any) -> Any:
@@ -23,10 +22,9 @@ def make(kind: str, n_clients: int = 5, dim: int = 7, **kwargs: Any) -> Any:
 
 
 def both(problem: Any, *, local_steps: int = 4, rounds: int = 2, dtype: Any = "float64", **kwargs: Any) -> Any:
-    """(numba, reference)."""
+    """(native, reference)."""
     method = fs.Scaffold(step_size=0.05, local_steps=local_steps)
-    engine = Numba(dtype=dtype, specialise=problem.dim == SPECIAL)
-    fast = fs.run(problem, method, rounds=rounds, engine=engine, **kwargs)
+    fast = fs.run(problem, method, rounds=rounds, engine=Native(dtype=dtype), **kwargs)
     return fast, fs.run(problem, method, rounds=rounds, engine="reference", **kwargs)
 
 
@@ -77,7 +75,7 @@ def test_later_steps_cohorts_and_steps_of_their_own(kind: str, batch_size: int, 
     theta, correction = rng.normal(size=(3, 7)), rng.normal(size=(3, 2, 7))
     clients, steps = np.array([[0, 4], [2, 3], [1, 4]]), np.array([[3, 1], [300, 2], [1, 1]])
     results = []
-    for engine in (Numba(), Reference()):
+    for engine in (Native(), Reference()):
         with engine.open(problem, Batches(batch_size), seed=3) as local_sgd:
             results.append(
                 local_sgd(
@@ -89,7 +87,7 @@ def test_later_steps_cohorts_and_steps_of_their_own(kind: str, batch_size: int, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("engine", [Reference(), Numba(threads=1), Numba(threads=2)], ids=str)
+@pytest.mark.parametrize("engine", [Reference(), Native(threads=1), Native(threads=2)], ids=str)
 def test_a_block_is_its_clients(kind: str, engine: Engine) -> None:
     problem = make(kind)
     rng = np.random.default_rng(3)
@@ -106,11 +104,11 @@ def test_a_block_is_its_clients(kind: str, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_bits_from_any_threads_and_kernels(kind: str) -> None:
-    problem, method = make(kind, 40, SPECIAL), fs.Scaffold(step_size=0.05, local_steps=7)
+def test_same_bits_from_any_threads(kind: str) -> None:
+    problem, method = make(kind, 40, 7), fs.Scaffold(step_size=0.05, local_steps=7)
     alone, shared, general = (
         fs.run(problem, method, rounds=3, batch_size=13, repetitions=2, engine=engine)
-        for engine in (Numba(threads=1, specialise=True), Numba(threads=3), Numba(specialise=False))
+        for engine in (Native(threads=1), Native(threads=3), Native())
     )
     assert shared.theta.tobytes() == alone.theta.tobytes() == general.theta.tobytes()
     assert shared.control_variates.tobytes() == alone.control_variates.tobytes()
@@ -123,7 +121,7 @@ def test_single_precision_to_its_own_accuracy(kind: str) -> None:
     assert 0 < gap < 4e-6
 
 
-@pytest.mark.parametrize("engine", ["numba", "reference"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize(
     ("method", "kwargs", "words"),
     [

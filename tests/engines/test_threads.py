@@ -1,8 +1,12 @@
-"""The same bits on any number of threads, and how clients are shared out."""
+"""The same bits on any number of threads, and how clients are divided among calls."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
-from contextlib import closing
+import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,47 +14,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.engines.numba_.engine import (
-    BLOCKS_PER_THREAD,
-    NUMBERS_PER_BLOCK,
-    NUMBERS_WORTH_A_THREAD,
-    split,
-)
-from fedscaffold.engines.threads import Helpers
+from fedscaffold.core.random.stream import Batches
+from fedscaffold.engines.native import engine as native
+from fedscaffold.engines.native.records import NativeRecords
 from tests.samples import KINDS, Kind, make
+
+RECORDS = NativeRecords(make("ridge"), Batches(2), "float64", seed=0)
 
 
 @given(st.integers(1, 5000), st.integers(0, 10**13), st.integers(1, 64))
-def test_blocks_are_all_clients_once_and_in_order(n_clients: int, work: int, threads: int) -> None:
-    blocks = split(n_clients, work, threads)
-    assert [c for begin, end in blocks for c in range(begin, end)] == list(range(n_clients))
-    lengths = [end - begin for begin, end in blocks]
-    assert min(lengths) >= 1
-    assert max(lengths) - min(lengths) <= 1
-
-
-def test_little_work_is_one_block_and_much_is_many() -> None:
-    assert split(1000, NUMBERS_WORTH_A_THREAD, 8) == [(0, 1000)]
-    assert len(split(1000, 3 * NUMBERS_WORTH_A_THREAD, 8)) == 3 * BLOCKS_PER_THREAD
-    assert len(split(1000, 100 * NUMBERS_WORTH_A_THREAD, 2)) == 2 * BLOCKS_PER_THREAD
-    assert len(split(1000, 100 * NUMBERS_PER_BLOCK, 2)) == 100
-    assert len(split(1000, 100 * NUMBERS_WORTH_A_THREAD, 1)) == 100 * NUMBERS_WORTH_A_THREAD // NUMBERS_PER_BLOCK
-    assert len(split(3, 10**12, 2)) == 3
+def test_calls_are_all_clients_once_and_in_order(n_clients: int, work: int, threads: int) -> None:
+    calls = list(native._calls(RECORDS, np.arange(n_clients)[None, :], work, threads))
+    assert [c for begin, end in calls for c in range(begin, end)] == list(range(n_clients))
+    assert all(end > begin for begin, end in calls)
+    assert len(calls) == min(n_clients, max(1, work // (native.NUMBERS_PER_CALL * threads)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_the_number_of_threads_does_not_change_a_bit(kind: Kind, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_number_of_threads_does_not_change_a_bit(kind: Kind, dtype: Any) -> None:
     sizes = [20 + c % 7 for c in range(50)]
     problem = make(kind, sizes, 7)
-    one_step = 2 * len(sizes) * problem.dim * 10
-    local_steps = 20 * NUMBERS_WORTH_A_THREAD // one_step + 1
-    blocks = [len(split(len(sizes), one_step * local_steps, threads)) for threads in (1, 2, 5)]
-    assert blocks == [1, 2 * BLOCKS_PER_THREAD, 5 * BLOCKS_PER_THREAD]
+    enough = (
+        20 * native.NUMBERS_WORTH_A_THREAD // (2 * len(sizes) * problem.dim * 10) + 1
+    )  # steps for five threads
 
     def bits(threads: int) -> list[bytes]:
-        engine = fs.engines.Numba(threads=threads, dtype=dtype)  # type: ignore[arg-type]
-        method = fs.Scaffold(step_size=0.05, local_steps=local_steps)
+        method = fs.Scaffold(step_size=0.05, local_steps=enough)
+        engine = fs.engines.Native(threads=threads, dtype=dtype)
         trace = fs.run(problem, method, rounds=3, batch_size=10, repetitions=2, engine=engine)
         return [trace.theta.tobytes(), trace.control_variates.tobytes(), trace.mse.tobytes()]
 
@@ -59,53 +50,61 @@ def test_the_number_of_threads_does_not_change_a_bit(kind: Kind, dtype: str) -> 
     assert bits(5) == alone
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_every_block_runs_once_and_an_error_in_one_ends_the_round(threads: int) -> None:
-    blocks = [(k, k + 1) for k in range(17)]
-    seen: list[int] = []
+def test_runs_of_several_python_threads_at_once() -> None:
+    """One of them has the helpers, the others do without."""
+    problem, method = make("logistic", [30] * 40, 7), fs.Scaffold(step_size=0.05, local_steps=400)
+    found: list[bytes] = []
 
-    def block(begin: int, end: int) -> None:
-        seen.append(begin)
+    def one() -> None:
+        trace = fs.run(problem, method, rounds=10, batch_size=10, engine=fs.engines.Native(threads=2))
+        found.append(trace.theta.tobytes())
 
-    def failing(begin: int, end: int) -> None:
-        if begin == 3:
-            raise ArithmeticError("block 3")
-
-    with closing(Helpers(threads - 1)) as helpers:
-        for _ in range(3):  # the same threads again, also after an error
-            seen.clear()
-            helpers.run_blocks(block, blocks)
-            assert sorted(seen) == list(range(17))
-            with pytest.raises(ArithmeticError, match="block 3"):
-                helpers.run_blocks(failing, blocks)
+    several = [threading.Thread(target=one) for _ in range(4)]
+    for thread in several:
+        thread.start()
+    for thread in several:
+        thread.join()
+    assert len(found) == 4
+    assert len(set(found)) == 1
 
 
-def test_an_error_on_another_thread_is_raised_here() -> None:
-    here = threading.get_ident()
-    started = threading.Barrier(2, timeout=10)  # both threads have a block
-
-    def block(begin: int, end: int) -> None:
-        started.wait()
-        if threading.get_ident() != here:
-            raise ArithmeticError("there")
-
-    with closing(Helpers(1)) as helpers, pytest.raises(ArithmeticError, match="there"):
-        helpers.run_blocks(block, [(0, 1), (1, 2)])
+SMALL = """
+import os, sys
+import fedscaffold as fs
+problem = fs.problems.Ridge([[[1.0]] * 50] * 40, [[1.0] * 50] * 40, l2=0.1)
+method = fs.Scaffold(step_size=0.05, local_steps=20_000)
+def run():
+    return fs.run(problem, method, rounds=3, batch_size=10, engine=fs.engines.Native(threads=2)).theta.tobytes()
+before = run()
+"""
 
 
-def test_threads_are_not_left_behind() -> None:
-    before = threading.active_count()
-    fs.run(
-        make("ridge"),
-        fs.FedAvg(step_size=0.1, local_steps=1),
-        rounds=2,
-        batch_size=1,
-        engine=fs.engines.Numba(threads=4),
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_starts_threads_of_its_own() -> None:
+    code = SMALL + (
+        "child = os.fork()\n"
+        "same = run() == before\n"
+        "if child == 0: os._exit(0 if same else 1)\n"
+        "sys.exit(not same or os.waitpid(child, 0)[1])"
     )
-    assert threading.active_count() == before
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60).returncode == 0
 
 
-def test_runs_where_the_system_does_not_tell_which_cores_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent as POSIX does")
+def test_an_interrupt_is_heard_during_a_long_round() -> None:
+    code = SMALL.replace("20_000", "50_000_000").replace("before = run()", "print('begun', flush=True); run()")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)  # the round alone would take minutes
+    assert "KeyboardInterrupt" in errors
+
+
+def test_runs_where_the_system_does_not_report_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """MacOS and Windows have no os.sched_getaffinity."""
     method = fs.FedAvg(step_size=0.1, local_steps=2)
     usual = fs.run(make("ridge"), method, rounds=2, batch_size=1).theta

@@ -168,7 +168,7 @@ CASES: dict[str, tuple[Method, Oracle]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize("engine", ["reference", "native"])
 @pytest.mark.parametrize(("batch_size", "sampling"), [(BATCH, "with_replacement"), (BATCH, "without_replacement")])
 def test_run_is_the_pseudo_code(case: str, kind: Kind, engine: str, batch_size: int, sampling: Any) -> None:
     X, y = tables(kind, SIZES, DIM, seed=3)

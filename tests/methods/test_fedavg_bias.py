@@ -24,7 +24,7 @@ def fixed_point(problem: fs.problems.Ridge | fs.problems.Logistic) -> Array:
     return np.asarray(np.linalg.solve(np.eye(problem.dim) - total, constant), dtype=np.float64)
 
 
-@pytest.mark.parametrize("engine", ["numba", "reference"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
 def test_fedavg_converges_to_its_biased_point(engine: str) -> None:
     problem = make("ridge", (12, 20, 9), 3, weights=(1, 3, 2))
     trace = fs.run(problem, fs.FedAvg(step_size=GAMMA, local_steps=H), rounds=300, engine=engine)

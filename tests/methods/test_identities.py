@@ -34,7 +34,7 @@ def test_control_variates_sum_to_zero(
     assert np.abs(np.einsum("c,rcj->rj", problem.weights, xi)).max() < 1e-12 * np.abs(xi).max()
 
 
-@pytest.mark.parametrize("engine", ["numba", "reference"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_local_step_is_fedavg(kind: Kind, engine: str) -> None:
     problem = make(kind, SIZES, DIM, weights=WEIGHTS)
@@ -56,7 +56,7 @@ def test_more_local_steps_are_not_fedavg() -> None:
     assert np.abs(scaffold - fedavg).max() > 1e-3
 
 
-@pytest.mark.parametrize("engine", ["numba", "reference"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_noise_scaffold_reaches_the_optimum(kind: Kind, engine: str) -> None:
     problem = make(kind, SIZES, DIM, weights=WEIGHTS)

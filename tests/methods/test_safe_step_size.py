@@ -43,7 +43,7 @@ def safe(name: str) -> float:
 def distances(method: Method, rounds: int = 60) -> list[float]:
     """‖θ_t − θ*‖ from θ = 0, with full gradients."""
     anchored = isinstance(method, fs.LocalSvrg | fs.VRProxSkip)  # not for linear systems in the compiled loop
-    engine = "reference" if anchored else "numba"
+    engine = "reference" if anchored else "native"
     return np.sqrt(fs.run(PROBLEM, method, rounds=rounds, engine=engine).mse[0]).tolist()
 
 

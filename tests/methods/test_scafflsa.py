@@ -28,7 +28,7 @@ def fedavg_fixed_point(problem: Any, gamma: float, H: int) -> Array:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-@pytest.mark.parametrize("engine", ["numba", "reference"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
 def test_without_noise(problem: Any, engine: str) -> None:
     gamma, H = STEP[problem.kind], 10
     for method in (fs.ScaffLSA, fs.FedAvg):
@@ -55,7 +55,7 @@ def test_other_methods_run_on_it_too(problem: Any) -> None:
     skip = fs.run(problem, fs.ProxSkip(step_size=gamma, communication_probability=0.2), rounds=800)
     assert skip.mse[0, -1] < 1e-20
     noisy = fs.FedLin(step_size=gamma / 10, local_steps=5, correction_gradients="minibatch")
-    fast, slow = (fs.run(problem, noisy, rounds=3, batch_size=3, engine=e) for e in ("numba", "reference"))
+    fast, slow = (fs.run(problem, noisy, rounds=3, batch_size=3, engine=e) for e in ("native", "reference"))
     np.testing.assert_allclose(fast.theta, slow.theta, rtol=0, atol=1e-13)
 
 

@@ -112,7 +112,7 @@ def test_control_variates_sum_to_zero(name: str, optimizer: str) -> None:
 @pytest.mark.parametrize("engine", [pytest.param("jax", marks=pytest.mark.slow), "reference"])
 @pytest.mark.parametrize("name", ["cohorts", "FedLin"])
 def test_engines_agree(name: str, engine: str) -> None:
-    fast, other = (fs.run(problem(), wrapped(METHODS[name]), engine=each, **USUAL) for each in ("numba", engine))
+    fast, other = (fs.run(problem(), wrapped(METHODS[name]), engine=each, **USUAL) for each in ("native", engine))
     np.testing.assert_allclose(other.theta, fast.theta, rtol=0, atol=1e-12)
 
 

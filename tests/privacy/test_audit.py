@@ -73,7 +73,7 @@ def test_clients_in_sums_over_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["numba", "jax"])
+@pytest.mark.parametrize("engine", ["native", "jax"])
 @pytest.mark.parametrize("noise", [8.0, 20.0, 40.0])
 def test_the_audit_on_every_engine(engine: str, noise: float) -> None:
     """Ten seeds each: an honest run fails by chance in 1 of 20 at most, since the bounds are 95 % sure.

@@ -59,8 +59,8 @@ def test_a_private_run_is_the_pseudo_code(
 SLOW = (
     ("jax", "ridge"),
     ("jax", "poisson"),
-    ("numba", "multinomial"),
-    ("numba", "poisson"),
+    ("native", "multinomial"),
+    ("native", "poisson"),
 )  # compile for seconds
 PROBLEMS = {
     "ridge": make("ridge", SIZES, 41, n_unpenalised=1),
@@ -76,7 +76,7 @@ PROBLEMS = {
         marks=pytest.mark.slow if (engine, name) in SLOW else (),
     )
     for name in PROBLEMS
-    for engine in ("numba", "jax")
+    for engine in ("native", "jax")
 ])  # fmt: skip
 @pytest.mark.parametrize(("batch_size", "sampling"), SETTINGS[::2])
 def test_engines_agree(engine: str, problem: Any, batch_size: int | None, sampling: Any) -> None:
@@ -162,7 +162,7 @@ def test_privacy_is_part_of_a_runs_identity(tmp_path: Any) -> None:
         (make("ridge"), fs.FedAvg, 1.0, "privacy must be privacy.RecordLevel"),
     ],
 )
-@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize("engine", ["reference", "native"])
 def test_what_cannot_be_protected_is_refused(
     problem: Any, method: Any, privacy: Any, words: str, engine: str
 ) -> None:

@@ -205,7 +205,7 @@ def test_records_are_drawn_with_their_probabilities_by_both_engines() -> None:
     """One step of each of many rounds: the mean gradient is that of the mean system, to 4 standard errors."""
     drawn, _ = with_probabilities()
     method = fs.FedAvg(step_size=0.1, local_steps=3)
-    runs = [fs.run(drawn, method, rounds=20, batch_size=2, engine=engine) for engine in ("reference", "numba")]
+    runs = [fs.run(drawn, method, rounds=20, batch_size=2, engine=engine) for engine in ("reference", "native")]
     np.testing.assert_allclose(runs[0].theta, runs[1].theta, rtol=1e-12)
     theta, rounds = np.array([0.3, -0.7]), 4000
     with fs.engines.Reference().open(drawn, Batches(1), seed=0) as local_sgd:

@@ -108,7 +108,7 @@ def test_both_engines_agree(K: int, d: int, batch_size: int | None, n_unpenalise
     fast, slow = (
         fs.run(problem, method, rounds=2, batch_size=batch_size, repetitions=2, seed=seed, engine=name,
                record=("loss",))
-        for name in ("numba", "reference")
+        for name in ("native", "reference")
     )  # fmt: skip
     np.testing.assert_allclose(fast.theta, slow.theta, rtol=0, atol=1e-12)
     np.testing.assert_allclose(fast.control_variates, slow.control_variates, rtol=0, atol=1e-11)

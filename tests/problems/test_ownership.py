@@ -82,22 +82,26 @@ def test_numbers_that_are_converted_are_copied_once() -> None:
 
 
 def test_the_kernel_never_writes_outside_whatever_the_labels_are() -> None:
-    """In a process of its own, since an error here would end it; labels are changed behind the problem's back."""
+    """In another process, since an error here would end it; labels are changed after they were checked."""
     code = """
 import numpy as np, fedscaffold as fs
+from fedscaffold.core.random.stream import Batches
 X = np.random.default_rng(0).normal(size=(40, 50, 4))
+theta, xi = np.zeros((1, 16)), np.zeros((1, 40, 16))
 for label in (99.0, -1.0, 4.0, 1e300, -np.inf, np.nan, 2.0**40, 2.0**62):
     problem = fs.problems.Multinomial(X, X.argmax(axis=2))
     for array in (problem.y.base, problem.y):
         array.flags.writeable = True
-    problem.y[:] = label
+    with fs.engines.Native().open(problem, Batches(10), seed=0) as local_sgd:
+        problem.y[:] = label
+        found = local_sgd(theta, xi, step_size=0.1, local_steps=20, round=0)
     try:
         fs.run(problem, fs.Scaffold(step_size=0.1, local_steps=20), rounds=20, batch_size=10, record=())
-    except fs.Diverged:
-        print("diverged")
+    except fs.InvalidInput:
+        print(np.isnan(found).any(axis=2).all())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, 8 * "diverged\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, 8 * "True\n"), done.stderr
 
 
 def test_weights_near_the_largest_number_count() -> None:

@@ -29,7 +29,7 @@ def slopes(of: Any, theta: Array, h: float = 1e-5) -> Array:
 def gradients(problem: Any, client: int, theta: Array, *, repetitions: int, batch_size: int) -> Array:
     """Independent stochastic gradients, the same draws at every θ: steps of size one from θ."""
     start = np.broadcast_to(theta, (repetitions, theta.size))
-    with fs.engines.Numba(specialise=False).open(problem, Batches(batch_size), seed=3) as local_sgd:
+    with fs.engines.Native().open(problem, Batches(batch_size), seed=3) as local_sgd:
         after = local_sgd(
             start,
             np.zeros((1, 1, theta.size)),

@@ -42,7 +42,7 @@ def assert_same_bits(a: fs.Trace, b: fs.Trace) -> None:
 
 
 @pytest.mark.parametrize("method", [METHOD, fs.FedAvg(step_size=0.1, local_steps=4)])
-@pytest.mark.parametrize("engine", ["numba", "reference"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
 def test_resumes_to_the_same_bits(tmp_path: Path, method: Any, engine: str) -> None:
     path = tmp_path / "checkpoint"
     whole = fs.run(PROBLEM, method, rounds=12, engine=engine, **USUAL)
@@ -73,8 +73,8 @@ def test_a_finished_run_is_read_back_and_can_be_extended(tmp_path: Path) -> None
 
 def test_threads_may_change_on_the_way(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    fs.run(PROBLEM, METHOD, rounds=3, checkpoint=path, engine=fs.engines.Numba(threads=1), **USUAL)
-    again = fs.run(PROBLEM, METHOD, rounds=6, checkpoint=path, engine=fs.engines.Numba(threads=3), **USUAL)
+    fs.run(PROBLEM, METHOD, rounds=3, checkpoint=path, engine=fs.engines.Native(threads=1), **USUAL)
+    again = fs.run(PROBLEM, METHOD, rounds=6, checkpoint=path, engine=fs.engines.Native(threads=3), **USUAL)
     assert_same_bits(again, fs.run(PROBLEM, METHOD, rounds=6, **USUAL))
 
 
@@ -92,7 +92,7 @@ def test_threads_may_change_on_the_way(tmp_path: Path) -> None:
         ({"sampling": "without_replacement"}, "batches"),
         ({"repetitions": 3}, "repetitions"),
         ({"engine": "reference"}, "engine"),
-        ({"engine": fs.engines.Numba(dtype="float32")}, "engine"),
+        ({"engine": fs.engines.Native(dtype="float32")}, "engine"),
         ({"theta0": [0.0, 0.0, 1e-9]}, "start"),
         ({"control_variates0": [[3.0, 0, 0], [0, 0, 0], [-1.0, 0, 0]]}, "start"),
         ({"record": ("mse", "loss")}, "record"),

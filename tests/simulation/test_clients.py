@@ -8,7 +8,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.simulation.rounds import open_rounds
 from fedscaffold.simulation.setup import RunSetup
 from tests.samples import make
@@ -47,7 +47,7 @@ def test_a_run_with_memory_in_a_folder_resumes(tmp_path: Path) -> None:
 def test_only_a_cohorts_rows_are_written(tmp_path: Path) -> None:
     problem, method = make("ridge", [5] * 40), fs.Scaffold(step_size=0.05, local_steps=4, cohort=3)
     setup = RunSetup(
-        problem=problem, method=method, engine=Numba(), theta=np.zeros((1, problem.dim)), batches=Batches(2),
+        problem=problem, method=method, engine=Native(), theta=np.zeros((1, problem.dim)), batches=Batches(2),
         seed=5, folder=tmp_path,
     )  # fmt: skip
     with open_rounds(setup) as step:

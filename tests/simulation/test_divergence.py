@@ -22,7 +22,7 @@ def steep_problem(kind: str = "ridge", sizes: tuple[int, ...] = (12, 20, 9, 15))
     return fs.problems.Logistic(X, [np.where(t > 0, 1.0, -1.0) for t in y], l2=50.0)
 
 
-@pytest.mark.parametrize("engine", ["numba", "reference"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize("kind", ["ridge", "logistic"])
 @pytest.mark.parametrize("name", ["Scaffold", "FedAvg"])
 @pytest.mark.parametrize("batch_size", [2, None])
@@ -72,7 +72,7 @@ def test_a_client_at_nan_went_before_one_at_infinity() -> None:
     """θ ← (1 − x²)θ + x: ten times as large each step for the first client, a hundred times for the second."""
     x = np.sqrt([11.0, 101.0])
     problem = fs.problems.Ridge(x[:, None, None], np.ones((2, 1)))
-    with fs.engines.Numba().open(problem, Batches(), seed=0) as local_sgd, np.errstate(all="ignore"):
+    with fs.engines.Native().open(problem, Batches(), seed=0) as local_sgd, np.errstate(all="ignore"):
         zero = np.zeros((1, 1))
         ends = {
             h: local_sgd(zero, zero[None], step_size=1.0, local_steps=h, round=0)[0, :, 0] for h in range(300, 320)

@@ -9,7 +9,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.simulation.rounds import initial_state, open_rounds
 from fedscaffold.simulation.setup import RunSetup
 from fedscaffold.simulation.stages.staged import slope
@@ -55,7 +55,7 @@ def by_hand(method: Any, problem: Any, stages: Any, rounds: int, repetitions: in
     for stage, end in zip(stages, ends, strict=True):
         now = replace(method, step_size=stage.step_size)
         setup = RunSetup(
-            problem=problem, method=now, engine=Numba(), theta=state.theta, batches=Batches(2), seed=3
+            problem=problem, method=now, engine=Native(), theta=state.theta, batches=Batches(2), seed=3
         )
         with open_rounds(setup) as step:
             while state.round < end:

@@ -47,7 +47,7 @@ def test_provenance(trace: fs.Trace) -> None:
     }
     assert told["problem"]["kind"] == "ridge"
     assert (told["batch_size"], told["sampling"], told["seed"]) == (2, "with_replacement", 2**63)
-    assert (told["repetitions"], told["engine"]) == (2, "numba-float64")
+    assert (told["repetitions"], told["engine"]) == (2, "native-float64")
     assert told["versions"]["numpy"] == np.__version__
     assert told["versions"]["fedscaffold"] == fs.__version__
     assert told["fingerprint"] == make("ridge").fingerprint()

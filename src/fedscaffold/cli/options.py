@@ -91,7 +91,7 @@ EngineName = Annotated[
     str,
     typer.Option(
         "--engine",
-        help="auto, numba, jax, ray or reference; NAME:FIELD=VALUE,... for more, such as numba:threads=2.",
+        help="auto, native, jax, ray or reference; NAME:FIELD=VALUE,... for more, such as native:threads=2.",
     ),
 ]
 Clients = Annotated[int, typer.Option(help="Number of clients, even for the paper's problems.")]

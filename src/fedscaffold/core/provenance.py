@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = ("fedscaffold", "numpy", "scipy", "numba", "jax", "optax")
+PACKAGES = ("fedscaffold", "numpy", "scipy", "jax", "optax")
 
 
 def versions() -> dict[str, str]:

@@ -1,73 +1,105 @@
 """How the clients' local steps are computed.
 
-`reference` (plain NumPy) defines what is right, `numba` is fast and the default, `jax` differentiates any loss,
-`ray` divides the clients among workers, on one machine or many.
+`reference` (plain NumPy) defines what is right, `native` (compiled) is fast and the default, `jax` differentiates
+any loss, `ray` divides the clients among workers, on one machine or many.
 """
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedscaffold.core.checks import given
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import EngineFailed, InvalidInput
 from fedscaffold.core.imports import load_on_demand
 from fedscaffold.core.protocols import Engine, HasBatchLoss
 
 if TYPE_CHECKING:
     from fedscaffold.engines.jax_.engine import Jax
-    from fedscaffold.engines.numba_.engine import Numba
+    from fedscaffold.engines.native.engine import Native
     from fedscaffold.engines.ray_.engine import Ray
     from fedscaffold.engines.reference import Reference
 
-__all__ = ["Jax", "Numba", "Ray", "Reference", "choose_engine"]
+__all__ = ["Jax", "Native", "Ray", "Reference", "choose_engine"]
 
 __getattr__ = load_on_demand(
     __name__,
-    {"Jax": "jax_.engine", "Numba": "numba_.engine", "Ray": "ray_.engine", "Reference": "reference"},
+    {"Jax": "jax_.engine", "Native": "native.engine", "Ray": "ray_.engine", "Reference": "reference"},
 )
-CLASS_OF = {"numba": "Numba", "reference": "Reference", "jax": "Jax", "ray": "Ray"}
+CLASS_OF = {"native": "Native", "reference": "Reference", "jax": "Jax", "ray": "Ray"}
 
 
 def choose_engine(engine: str | Engine, problem: Any = None, *, anchored: bool = False) -> Engine:
-    """The engine of that name, the engine itself, or with "auto" the fastest one that can run the problem.
+    """Return the engine of that name, the engine itself, or with "auto" the fastest one that can run the problem.
 
-    "auto" takes Numba where it has a kernel for the problem's loss (and, for methods that subtract gradients at an
-    anchor, one that does so), else JAX for a loss that JAX can differentiate, else the reference engine.
+    "auto" takes the native engine if it knows the problem's loss (and, for methods that subtract gradients at an
+    anchor, how to do so), else JAX for a loss that JAX can differentiate, else the reference engine.
 
     Parameters
     ----------
     engine
-        "auto", "numba", "jax", "reference", "ray", or an engine such as `engines.Numba(threads=1)`.
+        "auto", "native", "jax", "reference", "ray", or an engine such as `engines.Native(threads=1)`.
     problem
         The problem to run, for "auto".
     anchored
         Whether the method subtracts gradients at an anchor, as LocalSvrg and VRProxSkip do, for "auto".
 
+    Returns
+    -------
+    Engine
+        The engine.
+
+    Raises
+    ------
+    InvalidInput
+        If `engine` is neither a name nor an engine.
+
     Examples
     --------
     >>> import fedscaffold as fs
     >>> fs.engines.choose_engine("auto", fs.problems.RidgeStream(n_clients=2, dim=3)).name
-    'numba-float64'
+    'native-float64'
     >>> fs.engines.choose_engine("reference")
     Reference(secret_noise=False)
     """
     if isinstance(engine, str):
         if engine == "auto":
-            numba = _make("numba")
-            if problem is None or numba.supports(problem, anchored=anchored):
-                return numba
+            native = _make("native")
+            if problem is None or native.supports(problem, anchored=anchored):
+                return native if _is_loaded() else _make("reference")
             return _make("jax" if isinstance(problem, HasBatchLoss) else "reference")
         if engine in CLASS_OF:
             return _make(engine)
+        if engine == "numba":
+            Numba()
     elif not isinstance(engine, type | os.PathLike) and isinstance(engine, Engine):  # a path has open and name too
         return engine
     names = ", ".join(map(repr, ("auto", *CLASS_OF)))
     raise InvalidInput(f"engine must be one of {names}, or an engine; got {given(engine)}")
 
 
+def Numba(*_: Any, **__: Any) -> NoReturn:
+    """Raise: the native engine has replaced this one."""
+    raise InvalidInput("the numba engine was replaced by a compiled one; use engine='native' or engines.Native")
+
+
 def _make(name: str) -> Any:
-    """The engine of that name with its default settings."""
+    """Return the engine of that name with its default settings."""
     return getattr(sys.modules[__name__], CLASS_OF[name])()
+
+
+@cache
+def _is_loaded() -> bool:
+    """Return whether the compiled library can be loaded; warn, once, if it cannot."""
+    from fedscaffold.engines.native import library
+
+    try:
+        library.load()
+    except EngineFailed as error:
+        warnings.warn(f"{error}; the slower reference engine is used instead", RuntimeWarning, stacklevel=4)
+        return False
+    return True
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from fedscaffold.core.types import Array
 
 
 def check_clippable(problem: Any) -> None:
-    """Refuse privacy at the level of records for a problem that has no records, or none that can be clipped."""
+    """Raise for privacy at the level of records if a problem has no records, or none that can be clipped."""
     if isinstance(problem, Streamed):
         raise InvalidInput(
             "this problem's clients are distributions, which have no records to protect; "
@@ -22,8 +22,8 @@ def check_clippable(problem: Any) -> None:
         )
 
 
-def refuse_anchor(privacy: RecordLevel | None, anchor: Array | None) -> None:
-    """Refuse methods that subtract gradients at an anchor, which would count every record twice."""
+def reject_anchor(privacy: RecordLevel | None, anchor: Array | None) -> None:
+    """Raise if a method subtracts gradients at an anchor, which would count every record twice."""
     if privacy is not None and anchor is not None:
         raise InvalidInput(
             "this method's steps also take gradients at an anchor, for which the noise is not enough; "

@@ -14,7 +14,7 @@ from fedscaffold.core.random.noise import secret_normals, step_noise
 from fedscaffold.core.random.normals import check_streamed
 from fedscaffold.core.random.stream import Batches, Stream, batch
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.engines.clippable import check_clippable, refuse_anchor
+from fedscaffold.engines.clippable import check_clippable, reject_anchor
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Reference:
     ----------
     secret_noise
         Whether the noise of `privacy.RecordLevel` comes from the operating system's generator, so that it protects
-        records and nobody can repeat the run, instead of from the run's seed.
+        records and the run cannot be repeated, instead of from the run's seed.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Reference:
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
             clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
-            refuse_anchor(privacy, anchor)
+            reject_anchor(privacy, anchor)
             all_clients = np.arange(problem.n_clients)[None, :]
             chosen = np.atleast_2d(all_clients if clients is None else clients)
             chosen = np.broadcast_to(chosen, (theta.shape[0], chosen.shape[1]))
@@ -102,7 +102,7 @@ def _secret_noise(stream: Stream, step: int, dim: int) -> Array:
 
 
 def _draws(problem: Any, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[tuple[Any, ...]]:
-    """What client c's gradient is of at each of the steps: drawn records, or which of its own."""
+    """Yield the records of client c's gradient at each of the steps: drawn ones, or which of its table."""
     if isinstance(problem, Streamed):
         size = batches.size or 0
         yield from ((stream, h * size, size) for h in steps)

@@ -13,7 +13,7 @@ from fedscaffold.core.checks import not_negative, seed_number, whole_number
 from fedscaffold.core.display import Advance, part_of
 from fedscaffold.core.files import write_frame, write_text
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.paper.claims import Claim, check_client_numbers, save_claims, to_markdown
 from fedscaffold.problems import paper
@@ -79,7 +79,7 @@ def simulate(
                 label = f"{kind}-{n_clients}-{name}-runs{settings.runs}-seed{settings.seed}-l2_{settings.l2:g}"
                 trace = run(
                     problem, method, rounds=ROUNDS, batch_size=BATCH_SIZE, seed=settings.seed,
-                    repetitions=settings.runs, engine=Numba(threads=settings.threads),
+                    repetitions=settings.runs, engine=Native(threads=settings.threads),
                     checkpoint=scratch / f"{label.lower()}.npz",
                     progress=part_of(advance, done, ROUNDS * n_clients, total),
                 )  # fmt: skip

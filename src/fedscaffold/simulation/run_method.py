@@ -64,8 +64,8 @@ def run(
     repetitions
         Number of independent runs, side by side.
     engine
-        "auto" (Numba if it has a kernel for the loss, else JAX, else the reference engine), "numba", "jax",
-        "reference", "ray", or an engine such as `engines.Numba(threads=1)`. The trace's provenance names it.
+        "auto" (native if it knows the loss, else JAX, else the reference engine), "native", "jax",
+        "reference", "ray", or an engine such as `engines.Native(threads=1)`. The trace's provenance names it.
     theta0
         Initial model, (dim,) or (repetitions, dim), or a tree like the parameters of `problems.Differentiable`.
         By default the parameters that such a problem was given, and zero for other problems.

@@ -16,7 +16,7 @@ import fedscaffold as fs
 from fedscaffold import Scaffold
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba
+from fedscaffold.engines import Native
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import Constants, constants
 from fedscaffold.theory.bounds import Bound, ScaffoldBounds
@@ -172,7 +172,7 @@ def test_lemma_4_6(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> 
     m = measured(kind, parts, H, N, repetitions)
     optimum = m.problem.optimum()
     theta, xi = m.theta.copy(), m.control_variates.copy()
-    with Numba(specialise=False).open(m.problem, Batches(BATCH), seed=5) as local_sgd:
+    with Native().open(m.problem, Batches(BATCH), seed=5) as local_sgd:
         for h in range(1, H + 1):
             local = local_sgd(theta, xi, step_size=m.setting["step_size"], local_steps=h, round=0)
             bound = ScaffoldBounds(m.constants, **m.setting).local_iterates()

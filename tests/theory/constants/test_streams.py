@@ -22,7 +22,7 @@ def make(kind: Any, n_clients: int = 6, **kwargs: Any) -> Any:
 def drawn(problem: Any, c: int, theta: Array, batch_size: int) -> Array:
     """Independent stochastic gradients of client c at θ, the same draws for every θ."""
     start = np.broadcast_to(theta, (20_000, theta.size))
-    with fs.engines.Numba(specialise=False).open(problem, Batches(batch_size), seed=8) as local_sgd:
+    with fs.engines.Native().open(problem, Batches(batch_size), seed=8) as local_sgd:
         nothing = np.zeros((1, 1, theta.size))
         one = np.array([[c]])
         return start - local_sgd(start, nothing, step_size=1.0, local_steps=1, round=0, clients=one)[:, 0]

@@ -49,7 +49,7 @@ def test_curves_are_the_mean_of_runs(kind: str, name: str) -> None:
     problem, method = PROBLEMS[kind](), METHODS[name]
     found = exact_law(problem, method, Batches(BATCH), rounds=ROUNDS).curve
     mse = fs.run(
-        problem, method, rounds=ROUNDS, batch_size=BATCH, repetitions=RUNS, seed=5, progress=False, engine="numba"
+        problem, method, rounds=ROUNDS, batch_size=BATCH, repetitions=RUNS, seed=5, progress=False, engine="native"
     ).mse
     error = mse.std(axis=0, ddof=1)[1:] / np.sqrt(RUNS)
     assert found is not None

@@ -16,7 +16,7 @@ EXAMPLES = (
     "  fedscaffold run --clients 100\n\n"
     "  fedscaffold run --problem classification --method fedavg --step-size 0.01 --out trace.npz\n\n"
     "  fedscaffold run --method scaffold:participation=0.1 --local-steps 20 --rounds 1000\n\n"
-    "  fedscaffold run --engine numba:threads=2,dtype=float32"
+    "  fedscaffold run --engine native:threads=2,dtype=float32"
 )
 
 

@@ -72,7 +72,7 @@ def drawn_batches(
     if batches.size is None:
         raise InvalidInput("full gradients draw nothing; open the problem's mean field instead")
     count = batches.size * len(steps)
-    yield from positions(draws, stream, steps.start * batches.size, count, part).reshape(len(steps), -1)
+    yield from positions(draws, stream, steps.start * batches.size, count, part).reshape(len(steps), batches.size)
 
 
 def check_drawable(batches: Batches) -> None:

@@ -16,7 +16,7 @@ from fedscaffold.core.protocols import LocalSgd, Problem
 from fedscaffold.core.random.noise import RECORD_KEY
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, IntArray, offsets_of
-from fedscaffold.engines.clippable import check_clippable, refuse_anchor
+from fedscaffold.engines.clippable import check_clippable, reject_anchor
 
 Dtype = Literal["float64", "float32"]
 NUMBERS_PER_CHUNK = {"cpu": 1 << 13}  # of records and models; what suits a cache
@@ -85,7 +85,7 @@ class Jax:
         if privacy is not None:
             check_clippable(problem)
         if in_file(getattr(problem, "x", None)):
-            raise InvalidInput("the jax engine holds all records in memory, but these lie in a file; use 'numba'")
+            raise InvalidInput("the jax engine holds all records in memory, but these lie in a file; use 'native'")
         jax, device = _jax(), self._device()
         from fedscaffold.engines.jax_.gradients import gradient_and_records
         from fedscaffold.engines.jax_.steps import Draw, Pairs, StepsConfig, Table, local_models
@@ -120,7 +120,7 @@ class Jax:
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
             clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
-            refuse_anchor(privacy, anchor)
+            reject_anchor(privacy, anchor)
             chosen = np.arange(problem.n_clients)[None, :] if clients is None else np.atleast_2d(clients)
             shape = (theta.shape[0], chosen.shape[1])
             begun, xi = (
@@ -162,7 +162,7 @@ class Jax:
         yield local_sgd
 
     def _converted(self, leaf: Any) -> Any:
-        """Floating-point numbers in the engine's precision, others as they are."""
+        """Convert floating-point numbers to the engine's precision, and leave others as they are."""
         return np.asarray(leaf, dtype=self.dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 
@@ -171,13 +171,13 @@ def _jax() -> Any:
 
 
 def _suitable(platform: str, numbers_per_client: int) -> int:
-    """Clients that run side by side."""
+    """Return how many clients run side by side."""
     most = NUMBERS_PER_CHUNK.get(platform, NUMBERS_PER_CHUNK_ELSEWHERE)
     return max(1, most // numbers_per_client)
 
 
 def _filled(values: Any, shape: tuple[int, int]) -> Any:
-    """As 32-bit numbers, with zeros at the end."""
+    """Return values as 32-bit numbers, with zeros at the end."""
     out = np.zeros(shape, dtype=np.int32)
     out.reshape(-1)[: values.size] = values
     return out

@@ -44,7 +44,7 @@ SLOPES = {  # ℓ'(z, y) of each record, by kind
 
 @dataclass(frozen=True)
 class OfLoss:
-    """Gradient of a loss by reverse-mode differentiation; of each record alone where records are clipped."""
+    """Gradient of a loss by reverse-mode differentiation; of each record alone if records are clipped."""
 
     loss: Any  # `problems.autodiff.FlatLoss`
     clip: float | None = None
@@ -69,7 +69,7 @@ class OfLoss:
 class OfMargins:
     """Σ_i share_i ℓ'(xᵀθ, y) x + l2 θ, with one margin per class for multinomial regression.
 
-    Where y has three columns, target, offset o and weight s, the sum is of s ℓ'(xᵀθ + o, y) x.
+    If y has three columns, target, offset o and weight s, the sum is of s ℓ'(xᵀθ + o, y) x.
     """
 
     kind: str  # a key of SLOPES
@@ -111,29 +111,29 @@ def _clipped(slopes: Any, x: Any, clip: float) -> Any:
 
 
 def _norms(rows: Any) -> Any:
-    """Norms of rows, also where squares would be too large or too small."""
+    """Return norms of rows, also if squares would be too large or too small."""
     largest = jnp.abs(rows).max(axis=1)
     unit = jnp.where(largest > 0, largest, 1)
     return largest * jnp.linalg.norm(rows / unit[:, None], axis=1)
 
 
 def _shorter(norms: Any, clip: float) -> Any:
-    """Factors that shorten vectors of given norms to `clip`."""
+    """Return factors that shorten vectors of given norms to `clip`."""
     longest = jnp.asarray(clip, norms.dtype)
     return longest / jnp.maximum(norms, longest)
 
 
 def _column(numbers: Any, like: Any) -> Any:
-    """One number per record, as a column where `like` has one for each class."""
+    """Return one number per record, as a column if `like` has one for each class."""
     return numbers.reshape(-1, *([1] * (like.ndim - 1)))
 
 
 def gradient_and_records(problem: Any, clip: float | None = None) -> tuple[Gradient, Any]:
-    """How to differentiate the problem's loss, and its records as a tree of NumPy arrays."""
+    """Return how to differentiate the problem's loss, and its records as a tree of NumPy arrays."""
     if isinstance(problem, HasBatchLoss):
         return OfLoss(problem.batch_loss, clip), problem.records
     if isinstance(problem, Streamed):
-        raise InvalidInput("the jax engine takes tables of records, not streamed clients; use engine='numba'")
+        raise InvalidInput("the jax engine takes tables of records, not streamed clients; use engine='native'")
     if isinstance(problem, NonUniformSampling) or problem.kind not in SLOPES:
         raise InvalidInput(
             f"the jax engine has no gradient for {problem.kind!r}; use engine='reference', or state the problem "

@@ -51,7 +51,7 @@ class Draw(NamedTuple):
     key: Any  # (2,) words
     round: Any
     block: Any  # the block of four words that the first step's draws begin in
-    skip: Any  # and where in it
+    skip: Any  # and the position in it
     first_client: Any  # as whom the first client draws
     noise_key: Any  # (2,) words
     first_step: Any  # whose noise the first step takes
@@ -64,7 +64,7 @@ def local_models(
 ) -> Any:  # fmt: skip
     """θ_c ← θ_c − γ(g_c(θ_c) − g_c(a) + ξ_c + λθ_c) for all pairs: models (chunks, p, d).
 
-    θ and ξ are (chunks, p, d), the anchor a is (repetitions, d) or None, λ is None where nothing pulls.
+    θ and ξ are (chunks, p, d), the anchor a is (repetitions, d) or None, λ is None if nothing pulls.
     """
 
     def chunk(arguments: tuple[Any, Any, Pairs]) -> Any:

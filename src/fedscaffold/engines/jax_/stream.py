@@ -22,14 +22,14 @@ class Place(NamedTuple):
 
 
 def high(a: Any, b: Any) -> Any:
-    """floor(a · b / 2³²) of 32-bit words, by their halves."""
+    """Return floor(a · b / 2³²) of 32-bit words, by their halves."""
     a0, a1, b0, b1 = a & HALF, a >> 16, b & HALF, b >> 16
     middle = a1 * b0 + ((a0 * b0) >> 16)
     return a1 * b1 + (middle >> 16) + ((a0 * b1 + (middle & HALF)) >> 16)
 
 
 def words(place: Place, first_block: Any, blocks: int) -> Any:
-    """The four words of each of some consecutive blocks, (p, 4 · blocks)."""
+    """Return the four words of each of some consecutive blocks, (p, 4 · blocks)."""
     one = jnp.uint32
     shape = (place.clients.shape[0], blocks)
     a = jnp.broadcast_to(first_block + jnp.arange(blocks, dtype=one), shape)
@@ -49,7 +49,7 @@ def words(place: Place, first_block: Any, blocks: int) -> Any:
 
 
 def step_noise(place: Place, step: Any, dim: int, dtype: Any) -> Any:
-    """Numbers step·dim to step·dim + dim − 1 of `core.random.noise`, (p, dim)."""
+    """Return numbers step·dim to step·dim + dim − 1 of `core.random.noise`, (p, dim)."""
     first = step * jnp.uint32(dim)
     groups = -(-dim // NOISE_GROUP) + 1
     word = words(place, first // NOISE_GROUP * LANES, groups * LANES).reshape(-1, groups, LANES, 4, 1)
@@ -61,12 +61,12 @@ def step_noise(place: Place, step: Any, dim: int, dtype: Any) -> Any:
 
 
 def with_replacement(word: Any, n: Any) -> Any:
-    """Independent uniform indices below n (p,) from words (p, ...)."""
+    """Return independent uniform indices below n (p,) from words (p, ...)."""
     return high(word, _spread(n, word)).astype(jnp.int32)
 
 
 def without_replacement(word: Any, n: Any) -> Any:
-    """Distinct indices below n (p,) along the last axis: the first draws of a Fisher–Yates shuffle.
+    """Return distinct indices below n (p,) along the last axis: the first draws of a Fisher–Yates shuffle.
 
     Draw b takes what lies at position j_b = b + jump_b and puts there what lay at position b. Positions below b
     are never looked at again, so what lies at position i is what the last earlier draw with j = i put there, else
@@ -94,5 +94,5 @@ def without_replacement(word: Any, n: Any) -> Any:
 
 
 def _spread(n: Any, word: Any) -> Any:
-    """N (p,) as words that go with (p, ...)."""
+    """Return n (p,) as words that go with (p, ...)."""
     return n.astype(jnp.uint32).reshape(-1, *([1] * (word.ndim - 1)))

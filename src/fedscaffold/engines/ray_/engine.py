@@ -13,7 +13,7 @@ from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine, LocalSgd, StoreFactory
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.sums import LEAF
-from fedscaffold.engines.numba_.engine import Numba
+from fedscaffold.engines.native.engine import Native
 from fedscaffold.engines.ray_.workers import RayWorkers
 
 
@@ -30,7 +30,7 @@ class Ray:
     shards
         Number of shards; None for one per processor that Ray has. A shard holds whole leaves of 64 clients.
     shard_engine
-        The engine that each shard runs; `Numba(threads=1)` by default.
+        The engine that each shard runs; `Native(threads=1)` by default.
     address
         Address of a cluster, as `ray.init` takes it; None for this machine or for a Ray that runs already.
     snapshot_every
@@ -38,13 +38,13 @@ class Ray:
 
     Examples
     --------
-    >>> from fedscaffold.engines import Numba, Ray
-    >>> Ray(shards=2, shard_engine=Numba(threads=1)).name
-    'numba-float64'
+    >>> from fedscaffold.engines import Native, Ray
+    >>> Ray(shards=2, shard_engine=Native(threads=1)).name
+    'native-float64'
     """
 
     shards: int | None = None
-    shard_engine: Engine = field(default_factory=lambda: Numba(threads=1))
+    shard_engine: Engine = field(default_factory=lambda: Native(threads=1))
     address: str | None = None
     snapshot_every: int = 10
 
@@ -54,7 +54,7 @@ class Ray:
         set_fields(self, snapshot_every=whole_number("snapshot_every", self.snapshot_every, least=1))
         if isinstance(self.shard_engine, Ray) or not isinstance(self.shard_engine, Engine):
             raise InvalidInput(
-                f"shard_engine is the engine of each shard, such as Numba(threads=1); "
+                f"shard_engine is the engine of each shard, such as Native(threads=1); "
                 f"got {given(self.shard_engine)}"
             )
 
@@ -72,12 +72,12 @@ class Ray:
         first_client: int = 0,
         privacy: RecordLevel | None = None,
     ) -> AbstractContextManager[LocalSgd]:
-        """Local steps without client state, computed in this process by the shard engine."""
+        """Return local steps without client state, computed in this process by the shard engine."""
         return self.shard_engine.open(problem, batches, seed=seed, first_client=first_client, privacy=privacy)
 
     @contextmanager
     def running(self) -> Iterator[Any]:
-        """The module `ray`, started unless it runs already, and then stopped at the end."""
+        """Yield the module `ray`, started unless it runs already, and then stopped at the end."""
         ray = load_optional("ray", "the ray engine needs Ray", extra="ray")
         started = not ray.is_initialized()
         if started:
@@ -94,7 +94,7 @@ class Ray:
         except Exception as error:  # Ray raises what its parts raise, down to a plain Exception
             where = "" if self.address is None else f" at the address {given(self.address)}"
             why = " ".join(str(error).split())[:200] or type(error).__name__
-            raise EngineFailed(f"Ray did not start{where}: {why}; engine='numba' needs none") from error
+            raise EngineFailed(f"Ray did not start{where}: {why}; engine='native' needs none") from error
 
     @contextmanager
     def open_workers(self, n_clients: int, factory: Callable[[int, int], StoreFactory]) -> Iterator[RayWorkers]:
@@ -114,7 +114,7 @@ class Ray:
 
 
 def split(n_clients: int, shards: int) -> list[tuple[int, int]]:
-    """Blocks of clients of about equal size, each of whole leaves; fewer than asked for where leaves are few."""
+    """Return blocks of clients of about equal size, each of whole leaves, and fewer of them if leaves are few."""
     leaves = -(-n_clients // LEAF)
     shards = min(shards, leaves)
     return list(pairwise([min(n_clients, LEAF * (leaves * k // shards)) for k in range(shards + 1)]))

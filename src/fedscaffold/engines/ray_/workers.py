@@ -17,7 +17,7 @@ class Empty(Exception):
 
 
 class Shard:
-    """What runs in an actor: one store."""
+    """One store in an actor."""
 
     def __init__(self) -> None:
         self.stack = ExitStack()
@@ -39,7 +39,7 @@ class Shard:
         return getattr(self.store, name)(*arguments)
 
     def snapshot(self) -> tuple[bool, Any]:
-        """True, and the state as an object of its own, so that only the former need be fetched."""
+        """Return True and the state, as two objects, so that only the former need be fetched."""
         return True, self.call("snapshot")
 
 
@@ -85,7 +85,7 @@ class RayWorkers:
             self.ray.kill(actor)
 
     def _take_snapshots(self) -> None:
-        """Snapshots stay where the shards are; a copy is brought to this machine, in case theirs is lost."""
+        """Take snapshots, which stay with the shards, and bring copies to this machine in case they are lost."""
         taken: dict[Any, Any] = {}
 
         def take(actor: Any) -> Any:
@@ -101,7 +101,7 @@ class RayWorkers:
         return [self._answer(actor, ref, ask) for actor, ref in zip(self.actors, asked, strict=True)]
 
     def _answer(self, actor: Any, ref: Any, ask: Callable[[Any], Any]) -> Any:
-        """A shard's answer, though its worker may die some times meanwhile."""
+        """Return a shard's answer, though its worker may die some times meanwhile."""
         errors = self.ray.exceptions
         for attempt in range(TRIES):
             try:

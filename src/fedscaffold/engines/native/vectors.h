@@ -1,0 +1,167 @@
+/* Vectors of 32 bytes and the few operations on them that the kernel needs, with the same bits on every machine.
+ *
+ * A vector has four doubles or eight floats in the source whatever registers the machine has. A product is fused with
+ * a sum where `fused` is written and nowhere else (the build passes -ffp-contract=off); without FMA instructions the
+ * C library rounds it once, too. */
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define NOINLINE static __attribute__((noinline))
+#define INLINED __attribute__((always_inline)) /* behind a lambda's parameters */
+#define UNROLL _Pragma("GCC unroll 16")
+#define SHUFFLE __builtin_shufflevector
+
+namespace {
+
+typedef int64_t Int;
+typedef double Double4 __attribute__((vector_size(32)));
+typedef float Float8 __attribute__((vector_size(32)));
+typedef float Float4 __attribute__((vector_size(16)));
+typedef uint64_t Word4 __attribute__((vector_size(32)));
+
+template <class T> struct VectorOf;
+template <> struct VectorOf<double> { typedef Double4 type; };
+template <> struct VectorOf<float> { typedef Float8 type; };
+template <class T> using Vector = typename VectorOf<T>::type;
+template <class T> constexpr int LANES = 32 / sizeof(T);
+
+template <class V> INLINE V read_as(const void *p) { V v; memcpy(&v, p, sizeof v); return v; }
+template <class T> INLINE Vector<T> read(const T *p) { return read_as<Vector<T>>(p); }
+template <class V> INLINE void write(void *p, V v) { memcpy(p, &v, sizeof v); }
+INLINE Double4 all(double a) { return Double4{a, a, a, a}; }
+INLINE Float8 all(float a) { return Float8{a, a, a, a, a, a, a, a}; }
+INLINE Word4 all(uint64_t a) { return Word4{a, a, a, a}; }
+INLINE Int smaller(Int a, Int b) { return a < b ? a : b; }
+INLINE Int larger(Int a, Int b) { return a > b ? a : b; }
+INLINE Int rounded_up(Int n, Int unit) { return (n + unit - 1) / unit * unit; }
+
+#if defined(__clang__)
+INLINE Double4 fused(Double4 a, Double4 b, Double4 c) { return __builtin_elementwise_fma(a, b, c); }
+INLINE Float8 fused(Float8 a, Float8 b, Float8 c) { return __builtin_elementwise_fma(a, b, c); }
+INLINE Double4 root(Double4 x) { return __builtin_elementwise_sqrt(x); }
+#elif defined(__FMA__)
+INLINE Double4 fused(Double4 a, Double4 b, Double4 c) { return (Double4)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
+INLINE Float8 fused(Float8 a, Float8 b, Float8 c) { return (Float8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+INLINE Double4 root(Double4 x) { return (Double4)_mm256_sqrt_pd((__m256d)x); }
+#else
+#if defined(__aarch64__)
+#define FUSED INLINE
+#else
+#define FUSED NOINLINE /* a call of the C library for each number */
+#endif
+FUSED Double4 fused(Double4 a, Double4 b, Double4 c) { for (int i = 0; i < 4; i++) a[i] = __builtin_fma(a[i], b[i], c[i]); return a; }
+FUSED Float8 fused(Float8 a, Float8 b, Float8 c) { for (int i = 0; i < 8; i++) a[i] = __builtin_fmaf(a[i], b[i], c[i]); return a; }
+INLINE Double4 root(Double4 x) { for (int i = 0; i < 4; i++) x[i] = sqrt(x[i]); return x; }
+#endif
+/* The products of the lower halves of 64-bit words. */
+INLINE Word4 low_product(Word4 a, Word4 b) {
+#if defined(__AVX2__)
+    return (Word4)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#else
+    return (a & 0xFFFFFFFFu) * (b & 0xFFFFFFFFu);
+#endif
+}
+
+/* Element i of the result is the sum of two neighbouring parts of a, or of b if bit 0, 1 or 2 of i is set: a blend and one
+   shuffle, since processors shuffle on one port only. */
+INLINE Double4 halve1(Double4 a, Double4 b) { return SHUFFLE(a, b, 0, 5, 2, 7) + SHUFFLE(a, b, 1, 4, 3, 6); }
+INLINE Double4 halve2(Double4 a, Double4 b) { return SHUFFLE(a, b, 0, 1, 6, 7) + SHUFFLE(a, b, 2, 3, 4, 5); }
+INLINE Float8 halve1(Float8 a, Float8 b) { return SHUFFLE(a, b, 0, 9, 2, 11, 4, 13, 6, 15) + SHUFFLE(a, b, 1, 8, 3, 10, 5, 12, 7, 14); }
+INLINE Float8 halve2(Float8 a, Float8 b) { return SHUFFLE(a, b, 0, 1, 10, 11, 4, 5, 14, 15) + SHUFFLE(a, b, 2, 3, 8, 9, 6, 7, 12, 13); }
+INLINE Float8 halve4(Float8 a, Float8 b) { return SHUFFLE(a, b, 0, 1, 2, 3, 12, 13, 14, 15) + SHUFFLE(a, b, 4, 5, 6, 7, 8, 9, 10, 11); }
+#define HALVE(halve, n) UNROLL for (int i = 0; 2 * i < (n); i++) a[i] = halve(a[2 * i], a[2 * i + 1 < (n) ? 2 * i + 1 : 2 * i]);
+/* Replace n vectors by their n sums over elements, in order, in vectors a[0], a[1], ... */
+template <int n> INLINE void sums(Double4 *a) { HALVE(halve1, n) HALVE(halve2, (n + 1) / 2) }
+template <int n> INLINE void sums(Float8 *a) { HALVE(halve1, n) HALVE(halve2, (n + 1) / 2) HALVE(halve4, (n + 3) / 4) }
+
+/* Functions of doubles apply to floats by halves. */
+INLINE Double4 half(Float8 a, int k) {
+    return k ? __builtin_convertvector(SHUFFLE(a, a, 4, 5, 6, 7), Double4) : __builtin_convertvector(SHUFFLE(a, a, 0, 1, 2, 3), Double4);
+}
+INLINE Float8 joined(Double4 a, Double4 b) {
+    return SHUFFLE(__builtin_convertvector(a, Float4), __builtin_convertvector(b, Float4), 0, 1, 2, 3, 4, 5, 6, 7);
+}
+INLINE void write4(double *p, Double4 v) { write(p, v); }
+INLINE void write4(float *p, Double4 v) { write(p, __builtin_convertvector(v, Float4)); }
+INLINE Double4 read4(const double *p) { return read(p); }
+INLINE Double4 read4(const float *p) { return __builtin_convertvector(read_as<Float4>(p), Double4); }
+
+/* c[0] + c[1] x + ... by Estrin's scheme, which waits less than Horner's. */
+template <int n> INLINE Double4 polynomial(const double (&coefficients)[n], Double4 x) {
+    Double4 c[n];
+    UNROLL for (int i = 0; i < n; i++) c[i] = all(coefficients[i]);
+    UNROLL for (int left = n; left > 1; left = (left + 1) / 2, x = x * x)
+        UNROLL for (int i = 0; 2 * i < left; i++) c[i] = 2 * i + 1 < left ? fused(c[2 * i + 1], x, c[2 * i]) : c[2 * i];
+    return c[0];
+}
+
+/* e^x to 1e-14, and e^±708 beyond: x = k ln 2 + r with |r| <= ln 2 / 2, Taylor's series of e^r, and 2^k from its bits. */
+INLINE Double4 exponential(Double4 x) {
+    static constexpr double TAYLOR[] = {1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
+                                        1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800};
+    const double round_and_bias = 0x1.8p52 + 1023.0; /* rounds to a whole number, whose low bits are 2^k's exponent */
+    x = x < all(-708.0) ? all(-708.0) : x;
+    x = x > all(708.0) ? all(708.0) : x;
+    const Double4 shifted = fused(x, all(0x1.71547652b82fep+0), all(round_and_bias)), k = shifted - round_and_bias;
+    const Double4 r = fused(k, all(-0x1.a39ef35793c76p-33), fused(k, all(-0x1.62e42feep-1), x)); /* ln 2 in two parts */
+    return polynomial(TAYLOR, r) * (Double4)((Word4)shifted << 52);
+}
+
+/* Whole numbers below 2^52 as doubles. */
+INLINE Double4 as_doubles(Word4 x) { return (Double4)(x | (0x433ull << 52)) - 0x1p52; }
+
+/* The two normal numbers that Box and Muller make of words u and v: core.random.normals. */
+INLINE void normal_pair(Word4 u, Word4 v, Double4 *pair) {
+    static constexpr double ATANH[] = {2.0, 2.0 / 3, 2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17};
+    static constexpr double SINE[] = {1.0, -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800.0, -1.0 / 1307674368000.0};
+    static constexpr double COSINE[] = {1.0, -1.0 / 2, 1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600.0,
+                                        -1.0 / 87178291200.0, 1.0 / 20922789888000.0};
+    const uint64_t root_half = 0x3FE6A09E667F3BCDull;
+    /* log of (u + 1/2)/2^32 = 2^e m, sqrt(1/2) <= m < sqrt(2), by log m = 2 artanh((m - 1)/(m + 1)) */
+    const Word4 bits = (Word4)((as_doubles(u & 0xFFFFFFFFu) + 0.5) * 0x1p-32), exponent = (bits - root_half + (64ull << 52)) >> 52;
+    const Double4 m = (Double4)(bits - ((exponent - 64) << 52)), e = as_doubles(exponent) - 64.0, s = (m - 1.0) / (m + 1.0);
+    const Double4 log = fused(e, all(0x1.62e42fefa39efp-1), s * polynomial(ATANH, s * s)), radius = root(log * -2.0);
+    /* 2 pi v/2^32 = a quarter turn times `turn` + angle, |angle| <= pi/4 */
+    const Word4 ahead = (v & 0xFFFFFFFFu) + (1u << 29), turn = ahead >> 30;
+    const Double4 angle = (as_doubles(ahead & 0x3FFFFFFFu) - 0x1p29) * 0x1.921fb54442d18p-30, square = angle * angle;
+    const Double4 sine = angle * polynomial(SINE, square), cosine = polynomial(COSINE, square);
+    const auto odd = (turn & 1) != all((uint64_t)0);
+    const Word4 flip_cosine = ((turn + 1) & 2) << 62, flip_sine = (turn & 2) << 62;
+    pair[0] = radius * (Double4)((Word4)(odd ? sine : cosine) ^ flip_cosine);
+    pair[1] = radius * (Double4)((Word4)(odd ? cosine : sine) ^ flip_sine);
+}
+
+/* ------------------------------------------------- the random stream, Philox4x32-10: core.random.stream */
+struct Key { /* the ten round keys of a seed */
+    uint64_t word[10][2];
+    explicit Key(uint64_t seed) {
+        for (int r = 0; r < 10; r++)
+            word[r][0] = (uint32_t)(seed + r * 0x9E3779B9ull), word[r][1] = (uint32_t)((seed >> 32) + r * 0xBB67AE85ull);
+    }
+};
+struct Stream { /* the words of one client in one round of one repetition */
+    const Key *key;
+    uint64_t round, client, repetition;
+};
+/* Words 0, ..., 3 of the eight blocks from `block` on, in halves of four; only the lower 32 bits of a word count. */
+struct Blocks { Word4 word[4][2]; };
+INLINE Blocks eight_blocks(const Stream &s, uint64_t block) {
+    Blocks found;
+    UNROLL for (int half = 0; half < 2; half++) {
+        Word4 a = all(block + 4 * half) + Word4{0, 1, 2, 3}, b = all(s.round), c = all(s.client), d = all(s.repetition);
+        UNROLL for (int r = 0; r < 10; r++) {
+            const Word4 p = low_product(a, all((uint64_t)0xD2511F53u)), q = low_product(c, all((uint64_t)0xCD9E8D57u));
+            a = (q >> 32) ^ b ^ s.key->word[r][0], b = q, c = (p >> 32) ^ d ^ s.key->word[r][1], d = p;
+        }
+        found.word[0][half] = a, found.word[1][half] = b, found.word[2][half] = c, found.word[3][half] = d;
+    }
+    return found;
+}
+
+} // namespace

@@ -1,1 +1,0 @@
-"""The Numba engine; its kernels are compiled when first used."""

@@ -1,1 +1,0 @@
-"""Kernels for small batches: one shape each, with clients side by side."""
