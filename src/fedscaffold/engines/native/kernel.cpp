@@ -33,6 +33,8 @@ template <class V> INLINE V slope_of(Int loss, V margin, V y) {
 INLINE Double4 exponentials(Double4 x) { return exponential(x); }
 INLINE Float8 exponentials(Float8 x) { return joined(exponential(half(x, 0)), exponential(half(x, 1))); }
 
+constexpr Int LINE = 64; /* bytes of a cache line */
+
 /* ------------------------------------------------- what steps work on */
 enum Column { TARGET, OFFSET, WEIGHT, LIMIT, AT_ANCHOR, COLUMNS };
 
@@ -42,6 +44,8 @@ template <class T> struct Run { /* shared by all clients of a call */
     Int batch, pad, block;          /* records of a step, room for them in lists, and how many fit the first-level cache */
     Word4 mask;                     /* of the last vector's own numbers */
     T scale, *decay;
+    Int decay_step;                 /* 0 if all coordinates decay alike, so that one vector is read for all of a long row */
+    template <int NV> INLINED Vector<T> decay_of(Int v) const { return read(decay + v * (NV > 0 ? LANES<T> : decay_step)); }
     Int place(Int i) const { return i < split ? i : i - tail + split; } /* of coordinate i in a model */
 };
 
@@ -122,7 +126,7 @@ INLINE void descend(const Run<T> &run, const R rows, Int n, bool first, const T 
     V kept[KEPT ? NV * C : 1];
     auto begun = [&](int c, Int v) INLINED {
         const Int at = c * run.tall + v * L;
-        return first ? fused(read(run.decay + v * L), read(from + at), read(push + at)) : read(to + at);
+        return first ? fused(run.template decay_of<NV>(v), read(from + at), read(push + at)) : read(to + at);
     };
     if constexpr (KEPT) UNROLL for (int c = 0; c < C; c++) UNROLL for (int v = 0; v < NV; v++) kept[c * NV + v] = begun(c, v);
     in_groups(n, [&](Int b, auto size) INLINED {
@@ -258,7 +262,7 @@ template <class T, int NV, int B, int TEAM> NOINLINE void small_steps(const Run<
             V each[B];
             UNROLL for (int g = 0; g < B; g++) row[g] = x[g], each[g] = all(z[s * VS + g / L][g % L]);
             for_vectors<NV>(run, [&](Int v, Int at) INLINED {
-                V now = fused(read(run.decay + v * L), NV > 0 ? t[s][v] : read(own[s].theta + v * L), read(push + v * L));
+                V now = fused(run.template decay_of<NV>(v), NV > 0 ? t[s][v] : read(own[s].theta + v * L), read(push + v * L));
                 int b = 0;
                 UNROLL for (int size = 8; size; size /= 2) UNROLL for (int k = 0; k < 2; k++) if (B - b >= size) { /* in groups, as `descend` */
                     V chain[2];
@@ -281,10 +285,11 @@ template <class T, int NV, int B, int TEAM> NOINLINE void small_steps(const Run<
     }
 }
 
-/* The same for single records: one vector of slopes serves a team of four, and short models stay in registers. */
-template <class T, int NV> NOINLINE void single_steps(const Run<T> &shared, const Lists<T> &given, Client<T> *team, Int count) {
+/* The same for single records: one vector of slopes serves the team. Short models stay in registers; long rows of the next step
+   are fetched meanwhile. */
+template <class T, int NV, int TEAM> NOINLINE void single_steps(const Run<T> &shared, const Lists<T> &given, Client<T> *team, Int count) {
     typedef Vector<T> V;
-    constexpr int TEAM = 4, L = LANES<T>;
+    constexpr int L = LANES<T>;
     const Run<T> run = shared;
     const Lists<T> lists = given;
     const Int common = common_loss(run, lists);
@@ -294,6 +299,8 @@ template <class T, int NV> NOINLINE void single_steps(const Run<T> &shared, cons
     if constexpr (NV > 0) UNROLL for (int s = 0; s < TEAM; s++) UNROLL for (int v = 0; v < NV; v++) t[s][v] = read(theta[s] + v * L);
     for (Int h = 0; h < count; h++) {
         const T *const *x = lists.x + h * TEAM, *const *m = lists.m + h * TEAM;
+        if (TEAM == 2 && h + 1 < count)
+            UNROLL for (int s = 0; s < TEAM; s++) for (Int i = 0; i < run.tall; i += LINE / sizeof(T)) __builtin_prefetch(m[TEAM + s] + i);
         V a[TEAM];
         UNROLL for (int s = 0; s < TEAM; s++) a[s] = V{};
         for_vectors<NV>(run, [&](Int v, Int at) INLINED {
@@ -306,7 +313,7 @@ template <class T, int NV> NOINLINE void single_steps(const Run<T> &shared, cons
             const T *push = team[s].push + h * team[s].push_stride;
             for_vectors<NV>(run, [&](Int v, Int at) INLINED {
                 const V begun = NV > 0 ? t[s][v] : read(theta[s] + v * L);
-                const V now = fused(own, read(x[s] + at), fused(read(run.decay + v * L), begun, read(push + v * L)));
+                const V now = fused(own, read(x[s] + at), fused(run.template decay_of<NV>(v), begun, read(push + v * L)));
                 if constexpr (NV > 0) t[s][v] = v + 1 < NV ? now : (V)((Word4)now & run.mask);
                 else write(theta[s] + v * L, now);
             });
@@ -389,12 +396,13 @@ template <class T> NOINLINE void linear_steps(const Run<T> &run, const Lists<T> 
     }
 }
 
+constexpr Int LONG_ROW = 256; /* features, beyond which rows and models of four clients leave the first-level cache */
 template <class T> struct Plan { Steps<T> steps; int team; };
 #if defined(__FMA__) || defined(__aarch64__)
 /* Rows of up to eight vectors of doubles have code of their own, and small batches of them. Teams pay for short steps, which
    wait most. */
 #define EACH(f) {f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8)}
-#define SINGLE(n) single_steps<T, n>
+#define SINGLE(n) single_steps<T, n, 4>
 #define ALONE(n) margin_steps<T, n, 1, true>
 #define IN_ORDER(n) margin_steps<T, n, 1, false>
 #define TEAM_OF(n, b) (n && n * b <= 30 ? 2 : 1)
@@ -407,6 +415,7 @@ template <class T> Plan<T> plan_for_doubles(const Run<T> &run) {
     const Int nv = run.vectors <= 8 ? run.vectors : 0, batch = run.job.batch;
     if (run.job.sampling == FULL) return {in_order[nv], 1};
     if (run.job.ids) return {alone[nv], 1};
+    if (batch == 1 && run.job.features > LONG_ROW) return {single_steps<T, 0, 2>, 2};
     if (batch == 1) return {singles[nv], 4};
     for (int i = 0; i < 5; i++) if (batch == sizes[i]) return small[nv][i];
     return {alone[nv], 1};
@@ -420,7 +429,7 @@ template <class T> Plan<T> plan_for(const Run<T> &run) {
     if constexpr (sizeof(T) == 8) return plan_for_doubles(run);
 #endif
     if (job.sampling == FULL) return {margin_steps<T, 0, 1, false>, 1};
-    if (job.batch == 1 && !job.ids) return {single_steps<T, 0>, 4};
+    if (job.batch == 1 && !job.ids) return job.features > LONG_ROW ? Plan<T>{single_steps<T, 0, 2>, 2} : Plan<T>{single_steps<T, 0, 4>, 4};
     return {margin_steps<T, 0, 1, true>, 1};
 }
 
@@ -513,7 +522,6 @@ NOINLINE void draw_noise(const Stream &s, uint64_t block, Int groups, double *ou
 /* ------------------------------------------------- rounds */
 constexpr Int DRAWS_AT_ONCE = 512, NUMBERS_AT_ONCE = 4096; /* records listed, or features drawn, before their steps: some kilobytes */
 constexpr Int FIRST_LEVEL = 26000;                         /* bytes of a batch that stay in a cache of 32 kilobytes */
-constexpr Int LINE = 64;                                   /* bytes of a cache line */
 constexpr int LARGEST_TEAM = 4;
 
 class Memory { /* of a call: arrays are counted in a first pass and handed out in a second */
@@ -539,7 +547,7 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
         longest = larger(longest, steps_of(i));
         if (!streamed) largest = larger(largest, job.offsets[client_of(i) + 1] - job.offsets[client_of(i)]);
     }
-    Run<T> run{job, (d + L - 1) / L, 0, 0, larger(0, d - L), full ? largest : job.batch, 0, 0, {}, 0, nullptr};
+    Run<T> run{job, (d + L - 1) / L, 0, 0, larger(0, d - L), full ? largest : job.batch, 0, 0, {}, 0, nullptr, job.unpenalised ? L : 0};
     run.tall = run.vectors * L, run.split = run.tall - L;
     run.pad = run.batch == 1 ? 1 : rounded_up(run.batch, L);
     run.block = larger(8, FIRST_LEVEL / (Int)(d * sizeof(T)) / 8 * 8);
