@@ -8,10 +8,10 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.signing import Signer
 from fedscaffold.federation.study.messages import SiteProblems, refusal_in
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from fedscaffold.flower.study import node
-from fedscaffold.flower.study.signing import Signer
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 from tests.federation.study.secure import members
 from tests.flower.study.studies import visits

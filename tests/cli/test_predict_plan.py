@@ -64,7 +64,7 @@ def test_plans_under_privacy_budgets(budgets: str, tmp_path: Path) -> None:
     ("more", "message"),
     [
         (["--epsilon", "0", "--set", "delta=1e-3"], "--epsilon must be a positive number"),
-        (["--epsilon", "x", "--set", "delta=1e-3"], "--epsilon must be a number"),
+        (["--epsilon", "x", "--set", "delta=1e-3"], "--epsilon must be numbers with commas"),
         (["--epsilon", "1", "--set", "delta=0.5"], "delta must be below"),
         (["--epsilon", "1", "--mode", "sharp"], "--mode is for plans without a privacy budget"),
         (["--set", "delta=0.1"], "delta requires --epsilon"),

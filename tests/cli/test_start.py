@@ -78,3 +78,33 @@ def test_without_scikit_learn_regression_runs_and_classification_says_what_it_ne
     assert done.returncode == 2
     assert "fedscaffold[reproduce]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+CORE = (
+    "import sys\n"
+    "for name in ('scipy', 'sklearn', 'pandas', 'pyarrow', 'matplotlib', 'jax', 'flwr', 'cryptography'):\n"
+    "    sys.modules[name] = None\n"
+    "from fedscaffold.cli.start import main; main()"
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --clients 4 --rounds 3 --local-steps 5 --engine reference",
+        "predict --clients 4 --rounds 3 --local-steps 5",
+    ],
+)
+def test_the_core_needs_numpy_alone(command: str) -> None:
+    done = subprocess.run([sys.executable, "-c", CORE, *command.split()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["fit --help", "compare --help", "study --help", "study new a.toml --target y --site a,b,c"]
+)
+def test_a_command_without_its_packages_says_what_to_install(command: str) -> None:
+    done = subprocess.run([sys.executable, "-c", CORE, *command.split()], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'fedscaffold[" in done.stderr
+    assert "Traceback" not in done.stderr

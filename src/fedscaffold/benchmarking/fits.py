@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.types import Array
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.stages.stationarity import Plateau, plateau
@@ -82,7 +83,7 @@ def fit_line(x: Array, y: Array, weights: Array | None = None) -> LineFit:
     >>> round(fit_line(np.log(N), np.log(5.0 / N)).slope, 6)  # 5/N falls as 1/N
     -1.0
     """
-    from scipy.stats import t as student
+    stats = load_optional("scipy.stats", "intervals of slopes need SciPy", extra="reproduce")
 
     if x.size < 3:
         raise InvalidInput(f"a fit with an interval needs three points, got {x.size}")
@@ -92,7 +93,7 @@ def fit_line(x: Array, y: Array, weights: Array | None = None) -> LineFit:
     residuals = w * y - design @ np.array([intercept, slope])
     freedom = x.size - 2
     covariance = np.linalg.inv(design.T @ design) * float(residuals @ residuals) / freedom
-    half = float(student.ppf(0.975, freedom)) * float(np.sqrt(covariance[1, 1]))
+    half = float(stats.t.ppf(0.975, freedom)) * float(np.sqrt(covariance[1, 1]))
     misfit = float(np.sqrt(np.mean(residuals**2)))
     return LineFit(float(intercept), float(slope), float(slope) - half, float(slope) + half, misfit)
 

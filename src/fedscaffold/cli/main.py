@@ -4,7 +4,7 @@ Loading all of them takes a second, so that the list of commands is kept here, w
 """
 
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
@@ -36,6 +36,13 @@ SUMMARIES = {
 
 class Commands(TyperGroup):
     """The commands of `SUMMARIES`; listing them loads none, running one loads it alone."""
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        """Return the context of a call, which keeps the words of the command line as `meta["words"]`."""
+        words = ["fedscaffold", *args]
+        context = super().make_context(info_name, args, *more, **extra)
+        context.meta["words"] = words
+        return context
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of the help page."""

@@ -14,7 +14,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from fedscaffold import methods
 from fedscaffold.core.checks import choice
 from fedscaffold.core.display import load_matplotlib
 from fedscaffold.core.errors import InvalidInput
@@ -23,40 +25,24 @@ from fedscaffold.core.imports import missing_extra
 from fedscaffold.core.protocols import Method
 from fedscaffold.engines import choose_engine
 from fedscaffold.federation.known_methods import find_method
-from fedscaffold.methods import (
-    AmplifiedScaffold,
-    Apda,
-    FedAvg,
-    FedLin,
-    FedProx,
-    FedSplit,
-    LocalSvrg,
-    ProxSkip,
-    RandProx,
-    Scaffold,
-    Scallion,
-    Tamuna,
-    TwoSidedScaffold,
-    VRProxSkip,
-)
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.simulation.stages.stationarity import MeanEstimate, Plateau
 
 COMPARED: dict[str, type[Any]] = {
-    "scaffold": Scaffold,
-    "fedavg": FedAvg,
-    "two-sided": TwoSidedScaffold,
-    "proxskip": ProxSkip,
-    "fedlin": FedLin,
-    "fedprox": FedProx,
-    "fedsplit": FedSplit,
-    "scallion": Scallion,
-    "tamuna": Tamuna,
-    "local-svrg": LocalSvrg,
-    "vr-proxskip": VRProxSkip,
-    "randprox": RandProx,
-    "amplified-scaffold": AmplifiedScaffold,
-    "apda": Apda,
+    "scaffold": methods.Scaffold,
+    "fedavg": methods.FedAvg,
+    "two-sided": methods.TwoSidedScaffold,
+    "proxskip": methods.ProxSkip,
+    "fedlin": methods.FedLin,
+    "fedprox": methods.FedProx,
+    "fedsplit": methods.FedSplit,
+    "scallion": methods.Scallion,
+    "tamuna": methods.Tamuna,
+    "local-svrg": methods.LocalSvrg,
+    "vr-proxskip": methods.VRProxSkip,
+    "randprox": methods.RandProx,
+    "amplified-scaffold": methods.AmplifiedScaffold,
+    "apda": methods.Apda,
 }
 UNLESS_GIVEN: dict[str, Any] = {
     "server_step_size": 1.0,
@@ -71,6 +57,7 @@ PROBLEMS: dict[str, Callable[..., Any]] = {
     "ridge-stream": partial(RidgeStream, dim=20),
     "logistic-stream": partial(LogisticStream, dim=20),
 }
+SEARCHED = ("step_size", "local_steps", "communication_probability")
 METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
 
 Problem = Annotated[str, typer.Option(help="regression or classification.")]
@@ -97,6 +84,9 @@ EngineName = Annotated[
 Clients = Annotated[int, typer.Option(help="Number of clients, even for the paper's problems.")]
 Penalty = Annotated[float, typer.Option("--l2", help="Penalty.")]
 BatchSize = Annotated[str, typer.Option(help="Records per step, or 'full'.")]
+AnyBatchSize = Annotated[
+    str | None, typer.Option(help="Records per step, 'full' or 'auto'.", show_default="10; auto for tables")
+]
 Seed = Annotated[int, typer.Option(help="Seed of data and noise.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the curves to this file: .png, .svg or .pdf.")]
 Methods = Annotated[
@@ -116,6 +106,8 @@ ResultFolder = Annotated[
     Path | None, typer.Option("--out", help="Folder for tables and for finished runs, which are not run again.")
 ]
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
 
 def require_packages(*names: str) -> None:
     """Raise before any work, rather than after the computation, if a package is not installed."""
@@ -124,9 +116,9 @@ def require_packages(*names: str) -> None:
             raise missing_extra(f"{name} is not installed", extra="reproduce")
 
 
-def paper_problem(name: str) -> str:
+def paper_problem(name: str) -> Any:
     """Return the name of one of the paper's problems; raise unless it is one."""
-    return str(choice("problem", name, ("regression", "classification")))
+    return choice("problem", name, ("regression", "classification"))
 
 
 def batch_size_of(text: Any) -> int | None:
@@ -191,32 +183,22 @@ def candidates_of(
     """
     kind = _method_class(text.partition(":")[0])
     allowed = [field.name for field in fields(kind)]
-    _, given = fields_of("--method", text, allowed=allowed)
+    name, given = fields_of("--method", text, allowed=allowed)
     given = {name: value for name, value in UNLESS_GIVEN.items() if name in allowed} | given
     given |= {name: of() for name, of in (constants or {}).items() if name in allowed and name not in given}
-    _check_complete(text, kind, given)
+    missing = [
+        each.name
+        for each in fields(kind)
+        if each.init and each.default is each.default_factory is MISSING and each.name not in (*given, *SEARCHED)
+    ]
+    if missing:
+        example = ",".join(f"{each}=VALUE" for each in missing)
+        raise InvalidInput(f"method={name} requires {', '.join(missing)}: {name}:{example}")
     random = "communication_probability" in allowed
     steps = "communication_probability" if random else "local_steps"
     lengths = [given.pop(steps)] if steps in given else [1 / H if random else H for H in local_steps]
     sizes = [given.pop("step_size")] if "step_size" in given else step_sizes
     return [kind(step_size=size, **{steps: length}, **given) for length in lengths for size in sizes]
-
-
-def _check_complete(text: str, kind: type[Any], given: dict[str, Any]) -> None:
-    """Raise if a method lacks a setting that no grid and no default gives."""
-    searched = ("step_size", "local_steps", "communication_probability")
-    missing = [
-        each.name
-        for each in fields(kind)
-        if each.init
-        and each.default is MISSING
-        and each.default_factory is MISSING
-        and each.name not in (*given, *searched)
-    ]
-    if missing:
-        example = ",".join(f"{name}=VALUE" for name in missing)
-        name = text.partition(":")[0]
-        raise InvalidInput(f"method={name} requires {', '.join(missing)}: {name}:{example}")
 
 
 def _method_class(name: str) -> type[Any]:
@@ -295,11 +277,26 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-def print_facts(title: str, facts: Iterable[tuple[str, str]], *, caption: str | None = None) -> None:
-    """Print names and values as a table that fits 80 columns, with square brackets as they are."""
-    table = Table(title=escape(title), show_header=False, caption=caption)
-    for name, value in facts:
-        table.add_row(escape(name), escape(value))
+def print_table(
+    title: str | None,
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    header: Sequence[str] = (),
+    caption: str | None = None,
+    left: int = 1,
+    widest: int | None = None,
+) -> None:
+    """Print rows as a table that fits 80 columns, with square brackets as they are.
+
+    Columns with a header are aligned to the right, except the first `left` ones; `widest` cuts long cells.
+    """
+    table = Table(title=title and escape(title), show_header=bool(header), caption=caption)
+    for k, name in enumerate(header):
+        side: Any = "left" if k < left else "right"
+        cut: dict[str, Any] = {"max_width": widest, "overflow": "ellipsis", "no_wrap": k < left} if widest else {}
+        table.add_column(escape(name), justify=side, **cut)
+    for row in rows:
+        table.add_row(*(escape(cell) if isinstance(cell, str) else cell for cell in row))
     Console(highlight=False).print(table)
 
 

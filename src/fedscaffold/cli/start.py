@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,15 @@ def main() -> None:
         from fedscaffold.cli.main import app
     try:
         app()
+    except ImportError as error:  # of a command that needs an optional package, which is loaded when it is called
+        from fedscaffold.core.errors import MissingDependency
+        from fedscaffold.core.imports import missing_package
+
+        known = missing_package(error)
+        if not isinstance(known, MissingDependency):
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        raise SystemExit(2) from None
     except KeyboardInterrupt:  # before or after Click, which handles it otherwise
         raise SystemExit(INTERRUPTED) from None
 

@@ -2,10 +2,9 @@
 
 import difflib
 import inspect
-import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +31,10 @@ StudyKind = Annotated[str, typer.Option(help="logistic, ridge, poisson or gamma.
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting by its name in Python; repeatable."),
+]
+CsvSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="CSV files: delimiter, decimal or encoding; repeatable."),
 ]
 Secure = Annotated[bool, typer.Option("--secure", help="The coordinator learns only sums over all sites.")]
 Epsilon = Annotated[
@@ -84,11 +87,6 @@ class TableFlags:
         return str(self.table.get("client", ""))
 
     @property
-    def l2(self) -> float | None:
-        """The penalty; None if none is given."""
-        return self.table.get("l2")
-
-    @property
     def cache_dir(self) -> Path | None:
         """The folder of --set cache_dir=..., or None."""
         given = self.settings.get("cache_dir")
@@ -108,10 +106,6 @@ class TableFlags:
         return open_problem(
             data, cache_dir=cache_dir or self.cache_dir, max_bytes_in_memory=max_bytes_in_memory, **self.table
         )
-
-    def opener(self, data: Path) -> Callable[..., EncodedProblem]:
-        """Return a function of `cache_dir` and `max_bytes_in_memory` that opens the table."""
-        return partial(self.open, data)
 
 
 def with_table_options(
@@ -194,11 +188,14 @@ def parse_settings(
     return found
 
 
-def study_settings(texts: Sequence[str] | None, *, l2: float | None, **flags: Any) -> StudySettings:
-    """Return the settings of a study from its options and --set."""
+def study_settings(
+    texts: Sequence[str] | None, *, l2: float | None, bounds: Path | None, **flags: Any
+) -> StudySettings:
+    """Return the settings of a study from its options, its file of bounds and --set."""
     known = [field.name for field in fields(StudySettings)]
-    more = parse_settings(texts, known, taken=("l2", *flags))
-    return StudySettings(l2="auto" if l2 is None else l2, **flags, **more)
+    more = parse_settings(texts, known, taken=("l2", "bounds", *flags))
+    ranges = None if bounds is None else Bounds.load(bounds)
+    return StudySettings(l2="auto" if l2 is None else l2, bounds=ranges, **flags, **more)
 
 
 def check_source(table: TableFlags, given: set[str], *, is_table: bool) -> None:
@@ -215,11 +212,6 @@ def refuse_options(given: set[str], names: Collection[str], why: str) -> None:
     for name in names:
         if name in given:
             raise InvalidInput(f"--{'set' if name == 'settings' else name.replace('_', '-')} is for {why}")
-
-
-def load_bounds(path: Path | None) -> dict[str, Any] | None:
-    """Return public bounds from a file, or None."""
-    return None if path is None else Bounds.load(path)
 
 
 CSV_SETTINGS = tuple(field.name for field in fields(CsvFormat))
@@ -252,25 +244,6 @@ def describe_kind(problem: EncodedProblem, given: str | None) -> str:
         return "ridge" if given else f"ridge, since {name} is a number with more than 20 different values"
     many = f"{len(problem.classes)} classes"
     return f"logistic, {many}" if given else f"logistic, since {name} has {many}"
-
-
-def command_line(context: typer.Context) -> str:
-    """Return the command as it was given, quoted for a shell."""
-    words, given = ["fedscaffold", context.info_name or ""], given_options(context)
-    named: list[str] = []
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
-        if value is None or parameter.name not in given:
-            continue
-        if parameter.param_type_name == "argument":
-            words.append(str(value))
-        elif isinstance(value, bool):
-            named += [parameter.opts[0]] if value else []
-        elif isinstance(value, list | tuple):
-            named += [word for each in value for word in (parameter.opts[0], str(each))]
-        else:
-            named += [parameter.opts[0], str(value)]
-    return shlex.join([*words, *named])
 
 
 def given_options(context: typer.Context) -> set[str]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.core.imports import missing_extra
+from fedscaffold.core.imports import load_optional
 
 if TYPE_CHECKING:
     from fedscaffold.dashboard.server import serve_dashboard
@@ -14,12 +14,10 @@ def __getattr__(name: str) -> Any:
     """Load the server on first use; raise MissingDependency if its library is not installed."""
     if name != "serve_dashboard":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from fedscaffold.dashboard.server import serve_dashboard
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn"):
-            raise
-        raise missing_extra("the live page needs a web server", extra="dashboard") from error
+    for module in ("starlette", "uvicorn"):
+        load_optional(module, "the live page needs a web server", extra="dashboard")
+    from fedscaffold.dashboard.server import serve_dashboard
+
     globals()[name] = serve_dashboard
     return serve_dashboard
 

@@ -36,15 +36,14 @@ def live_page(status: StudyStatus | None, nonce: str) -> str:
 def make_app(get_status: GetStatus, token: str) -> Starlette:
     """Return the web application: /TOKEN/ is the page, /TOKEN/body the part that changes, /TOKEN/status.json."""
 
-    def guarded(respond: Callable[[StudyStatus | None], Response]) -> Callable[[Request], Response]:
-        def endpoint(request: Request) -> Response:
-            if not secrets.compare_digest(request.path_params["token"].encode(), token.encode()):
-                return PlainTextResponse("not found", status_code=404, headers=HEADERS)
-            return respond(get_status())
-
-        return endpoint
-
-    def page(status: StudyStatus | None) -> Response:
+    def respond(request: Request) -> Response:
+        if not secrets.compare_digest(request.path_params["token"].encode(), token.encode()):
+            return PlainTextResponse("not found", status_code=404, headers=HEADERS)
+        status, part = get_status(), request.url.path.rpartition("/")[2]
+        if part == "status.json":
+            return JSONResponse(None if status is None else status.to_json(), headers=HEADERS)
+        if part == "body":
+            return HTMLResponse(render("live_body", status=status, phases=PHASES), headers=HEADERS)
         nonce = secrets.token_urlsafe(16)
         policy = (
             f"default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; connect-src 'self'; "
@@ -52,19 +51,7 @@ def make_app(get_status: GetStatus, token: str) -> Starlette:
         )
         return HTMLResponse(live_page(status, nonce), headers={**HEADERS, "Content-Security-Policy": policy})
 
-    def body(status: StudyStatus | None) -> Response:
-        return HTMLResponse(render("live_body", status=status, phases=PHASES), headers=HEADERS)
-
-    def as_json(status: StudyStatus | None) -> Response:
-        return JSONResponse(None if status is None else status.to_json(), headers=HEADERS)
-
-    return Starlette(
-        routes=[
-            Route("/{token}/", guarded(page)),
-            Route("/{token}/body", guarded(body)),
-            Route("/{token}/status.json", guarded(as_json)),
-        ]
-    )
+    return Starlette(routes=[Route(f"/{{token}}/{part}", respond) for part in ("", "body", "status.json")])
 
 
 @contextmanager

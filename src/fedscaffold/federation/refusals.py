@@ -41,6 +41,7 @@ class RefusalCode(StrEnum):
     POLICY_HESSIAN = "policy-hessian"
     NO_AGREEMENT = "no-agreement"
     OTHER_STUDY = "other-study"
+    OTHER_SETTINGS = "other-settings"
     OTHER_PROTOCOL = "other-protocol"
     OTHER_CLASSES = "other-classes"
     VALUES_OUT_OF_RANGE = "values-out-of-range"
@@ -83,6 +84,8 @@ MEANING = {
     RefusalCode.POLICY_HESSIAN: "the site does not add Hessians of this size to a sum",
     RefusalCode.NO_AGREEMENT: "the site has not accepted an agreement of this study",
     RefusalCode.OTHER_STUDY: "the site was invited to another study",
+    RefusalCode.OTHER_SETTINGS: "the request has other settings than the site's invitation; after a change of "
+    "the study's file, invite the sites again",
     RefusalCode.OTHER_PROTOCOL: "the site speaks another version of the protocol of studies; install the same "
     "version of fedscaffold on both",
     RefusalCode.OTHER_CLASSES: "the target has other values at the site than the classes that the study names",

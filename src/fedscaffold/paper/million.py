@@ -22,7 +22,7 @@ from fedscaffold.core.files import write_frame
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.claims import Claim, check_client_numbers
+from fedscaffold.paper.claims import Claim, check_client_numbers, save_claims
 from fedscaffold.problems import LogisticStream, RidgeStream
 from fedscaffold.reports.figures import PlateauSeries, draw_plateaus
 
@@ -62,8 +62,7 @@ def simulate(
 ) -> dict[str, SweepTable]:
     """Measure all plateaus of each problem, and keep them in a folder, from which an interrupted call resumes."""
     clients = sorted(settings.clients)
-    total, tables = len(STREAMS) * sum(clients), {}
-    before = 0
+    total, before, tables = len(STREAMS) * sum(clients), 0, {}
     for name, method in STREAMS.items():
         rows: list[SweepRow] = []
         for n in clients:
@@ -133,10 +132,11 @@ def _as_predicted(name: str, line: PlateauSeries) -> Claim:
     return Claim(claim, f"{span}; furthest {most}", bool(np.abs(ratio - 1.0).max() < CLOSE))
 
 
-def draw(found: dict[str, PlateauSeries], files: Sequence[Path]) -> None:
-    """Draw measured and predicted plateaus by the number of clients, one panel for each problem."""
+def save(found: dict[str, PlateauSeries], claims: Sequence[Claim], settings: MillionSettings, out: Path) -> None:
+    """Draw measured and predicted plateaus, one panel for each problem (PNG, SVG), and write the claims (JSON)."""
     panels = {
         f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1": {"Scaffold": line}
         for name, line in found.items()
     }
-    draw_plateaus(panels, files)
+    draw_plateaus(panels, [out / "million.png", out / "million.svg"])
+    save_claims(claims, settings, out / "claims.json")

@@ -11,7 +11,6 @@ order of the covariance. It takes a fraction of a second with hundreds of featur
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -23,6 +22,7 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, evenly_spaced_clients
 from fedscaffold.methods import FedAvg
+from fedscaffold.theory.exact.local_steps import Powers, mean_path
 from fedscaffold.theory.expansion import FirstOrderLaw
 
 SHARES = (0.3, 0.5, 0.7)  # of an aim, which are tried for the variance
@@ -57,34 +57,11 @@ class QuadraticModel:
         lam, U = np.linalg.eigh(hessians)
         return cls(weights, lam, U, slopes - weights @ slopes, optimum)
 
-    @cached_property
-    def into_bases(self) -> Array:
-        """Every client's eigenbasis, one below another, (n d, d)."""
-        return self.U.transpose(0, 2, 1).reshape(-1, self.optimum.size)
-
-    @cached_property
-    def mean(self) -> Array:
-        """The weighted mean over clients of vectors in their eigenbases, as a matrix (d, n d)."""
-        return (self.weights[:, None, None] * self.U).transpose(1, 0, 2).reshape(self.optimum.size, -1)
-
     def squares(self, gamma: float, H: int, *, corrected: bool = True) -> Iterator[float]:
-        """Yield ‖m_t‖² for t = 0, 1, ..., from θ = 0 and ξ = 0.
-
-        Without noise θ_c = Γ^H m − γHδ a_c in client c's eigenbasis, with a_c = ξ_c − ξ*_c and δ the mean of Γ^h
-        over h < H; FedAvg (corrected=False) leaves a_c as it is.
-        """
-        length, scaled = gamma * H, gamma * self.lam.ravel()
-        power = (1.0 - scaled) ** H
-        tiny = np.abs(scaled) < 1e-12
-        share = length * np.where(tiny, 1.0, (1.0 - power) / np.where(tiny, 1.0, H * scaled))
-        m = -self.optimum
-        ahead = np.einsum("kij,ki->kj", self.U, self.slopes).ravel()
-        while True:
-            yield float(m @ m)
-            local = power * (self.into_bases @ m) - share * ahead
-            m = self.mean @ local
-            if corrected:
-                ahead = ahead + (local - self.into_bases @ m) / length
+        """Yield ‖m_t‖² for t = 0, 1, ..., from θ = 0 and ξ = 0; FedAvg (corrected=False) leaves ξ_c as it is."""
+        own = Powers.of(self.U, self.lam, gamma, H)
+        path = mean_path(own, self.weights, self.slopes, -self.optimum, gamma, H, scaffold=corrected)
+        return (float(m @ m) for m, _ in path)
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,17 +139,7 @@ class Subject:
         return near + law.bias + draws * np.sqrt(np.maximum(lam, 0.0)) @ U.T
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuredPlateau:
-    """A measured plateau: the error, its parts, and the standard error of the error."""
-
-    mse: float
-    standard_error: float
-    bias: Array  # (d,), with a norm such that its square estimates ‖E θ − θ*‖² without bias
-    cov_theta: Array | None  # (d, d), None for many dimensions
-
-
-def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> MeasuredPlateau:
+def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> "MeasuredPlateau":
     """Run the method near θ* until its error is known to a relative standard error, or the time is over.
 
     Parameters
@@ -184,7 +174,9 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
                 return False
             blocks.add(theta)
             over = time.perf_counter() - begin > seconds and round >= 4
-            return over or (blocks.can_be_judged and round >= settling and blocks.judged().is_enough(accuracy))
+            return over or (
+                blocks.can_be_judged and round >= settling and MeasuredPlateau(blocks).is_enough(accuracy)
+            )
 
         subject.follow(
             look, rounds=MOST_ROUNDS, repetitions=repetitions, theta0=subject.start(repetitions, random=random),
@@ -192,7 +184,7 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
         )  # fmt: skip
     except Diverged as error:
         raise NoPlateau(f"there is no plateau: {error}") from None
-    found = blocks.judged()
+    found = MeasuredPlateau(blocks)
     if blocks.rounds < settling:  # the part of the start that is left
         left = found.mse * float(np.exp(-6.0 * blocks.rounds / settling))
         found.standard_error = float(np.hypot(found.standard_error, left))
@@ -203,7 +195,10 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
                 f"error is {found.mse:.3g} and grows; take a smaller step size, or allow more seconds"
             )
         found.standard_error = max(found.standard_error, abs(found.change))
-    return found.plateau()
+    if found.vanishes:  # up to rounding
+        found.mse, found.standard_error, found.bias = 0.0, 0.0, 0.0 * found.bias
+        found.cov_theta = None if found.cov_theta is None else 0.0 * found.cov_theta
+    return found
 
 
 class _Blocks:
@@ -238,19 +233,18 @@ class _Blocks:
         """Whether a block has just ended and there are at least 16."""
         return self.rounds % self.length == 0 and len(self.squares) >= BLOCKS // 2
 
-    def judged(self) -> "_Judged":
-        """Return the means over the last three quarters of the blocks."""
-        n = len(self.squares)
+
+class MeasuredPlateau:
+    """Means over the last three quarters of the rounds, and over their two halves.
+
+    `mse` has a `standard_error`; `bias`, (d,), has a norm such that its square estimates ‖E θ − θ*‖² without bias;
+    `cov_theta` is (d, d), or None for many dimensions.
+    """
+
+    def __init__(self, blocks: _Blocks) -> None:
+        R, n = blocks.repetitions, len(blocks.squares)
         first, middle = n // 4, n - (n - n // 4) // 2
-        return _Judged(self, first, middle)
-
-
-class _Judged:
-    """Means over the last three quarters of the rounds, and over their two halves."""
-
-    def __init__(self, blocks: _Blocks, first: int, middle: int) -> None:
-        R = blocks.repetitions
-        lengths = np.full(len(blocks.squares), blocks.length)
+        lengths = np.full(n, blocks.length)
         lengths[-1] = blocks.rounds - blocks.length * (lengths.size - 1)
         early, late = (
             np.sum(blocks.squares[part], axis=0) / lengths[part].sum()
@@ -295,13 +289,6 @@ class _Judged:
     def is_enough(self, accuracy: float) -> bool:
         """Return whether the plateau is reached and its error is known well enough."""
         return self.settled(accuracy) and (self.standard_error <= accuracy * self.mse or self.vanishes)
-
-    def plateau(self) -> MeasuredPlateau:
-        """Return the plateau; an error that vanishes up to rounding is 0."""
-        if self.vanishes:
-            d = self.bias.size
-            return MeasuredPlateau(0.0, 0.0, np.zeros(d), None if self.cov_theta is None else np.zeros((d, d)))
-        return MeasuredPlateau(self.mse, self.standard_error, self.bias, self.cov_theta)
 
 
 def measured_curve(subject: Subject, rounds: int, *, accuracy: float, seconds: float) -> tuple[Array, Array]:

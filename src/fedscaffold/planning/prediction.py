@@ -204,15 +204,12 @@ def predict(
     if how == "first order":
         if privacy is not None:
             raise InvalidInput("the first-order law does not cover clipping and noise; leave how out to measure")
-        law = first_order_law(smooth, method, batches)
+        law: Any = first_order_law(smooth, method, batches)
         curve = None if rounds is None else first_order_curve(smooth, method, law, rounds)
-        return Prediction(
-            how=how, variance=law.variance, bias=law.bias, cov_theta=law.cov_theta, curve=curve,
-            curve_error=None if curve is None else np.zeros_like(curve),
-        )  # fmt: skip
-    exact = how != "measured" and is_exact(smooth, method, batches, privacy)
-    if exact:
-        return _exact(smooth, method, batches, rounds)
+        return _of_law(how, law, curve)
+    if how != "measured" and is_exact(smooth, method, batches, privacy):
+        law = exact_law(smooth, method, batches, rounds=rounds)
+        return _of_law("exact", law, law.curve)
     if how == "exact":
         raise InvalidInput(
             f"there is no exact law of {type(method).__name__} on {problem.kind}"
@@ -233,11 +230,10 @@ def predict(
     )  # fmt: skip
 
 
-def _exact(problem: Any, method: Method, batches: Batches, rounds: int | None) -> Prediction:
-    law = exact_law(problem, method, batches, rounds=rounds)
+def _of_law(how: How, law: Any, curve: Array | None) -> Prediction:
     return Prediction(
-        how="exact", variance=float(np.trace(law.cov_theta)), bias=law.bias, cov_theta=law.cov_theta,
-        curve=law.curve, curve_error=None if law.curve is None else np.zeros_like(law.curve),
+        how=how, variance=float(np.trace(law.cov_theta)), bias=law.bias, cov_theta=law.cov_theta, curve=curve,
+        curve_error=None if curve is None else np.zeros_like(curve),
     )  # fmt: skip
 
 

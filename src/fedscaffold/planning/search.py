@@ -24,8 +24,7 @@ from fedscaffold.planning.measured import SEED, Subject, measured_curve
 from fedscaffold.planning.prediction import How
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.theory.exact import ExactLaw, exact_law, is_exact
-from fedscaffold.theory.exact.dense import LARGEST
+from fedscaffold.theory.exact.law import ExactLaw, exact_law, is_quick
 
 AIM = 0.93  # of the target: errors of a few percent in what is measured do not miss it then
 WORK = 4e5  # local steps of a look, a few hundredths of a second; verifying takes up to thirty times as many
@@ -223,9 +222,7 @@ class Request:
 
     def verified(self, method: Method, rounds: int, *, averaged: bool) -> ErrorCurve:
         """Return a precise curve: the exact one if it is quick, or the mean of as many repetitions as it takes."""
-        N = self.problem.n_clients
-        plain = method.kind in ("scaffold", "fedavg") and method.participants(N) == N and not averaged
-        if plain and N * self.problem.dim <= LARGEST and is_exact(self.problem, method, self.batches):
+        if not averaged and is_quick(self.problem, method, self.batches):
             try:
                 law = exact_law(self.problem, method, self.batches, rounds=rounds)
                 assert law.curve is not None

@@ -6,11 +6,12 @@ is higher the more it believes that the record was in.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, binom, norm
 
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.types import Array
 
 LARGEST = 50.0  # of ε in the search; e⁻⁵⁰ is below the rounding errors of probabilities near 1
@@ -32,6 +33,7 @@ def guessing_bound(
     >>> round(guessing_bound(1.0 * inside, inside, delta=1e-5, guesses=100, confidence=0.95), 2)
     3.49
     """
+    stats = _stats()
     m, k = scores.size, guesses // 2
     order = np.argsort(scores, kind="stable")
     right = int((~inside[order[:k]]).sum() + inside[order[m - k :]].sum())
@@ -40,8 +42,8 @@ def guessing_bound(
         """Return the largest probability of this many right guesses."""
         p = 1.0 / (1.0 + math.exp(-epsilon))
         i = np.arange(1, right + 1)
-        excess = float((np.cumsum(binom.pmf(right - i, 2 * k, p)) / i).max()) if right else 0.0
-        return float(binom.sf(right - 1, 2 * k, p)) + 2.0 * m * delta * excess
+        excess = float((np.cumsum(stats.binom.pmf(right - i, 2 * k, p)) / i).max()) if right else 0.0
+        return float(stats.binom.sf(right - 1, 2 * k, p)) + 2.0 * m * delta * excess
 
     return _largest(lambda epsilon: chance(epsilon) < 1.0 - confidence)
 
@@ -62,12 +64,18 @@ def gaussian_bound(scores: Array, inside: NDArray[np.bool_], *, confidence: floa
     >>> 0.8 < gaussian_bound(rng.normal(size=4000) + inside, inside, confidence=0.95) < 1.0
     True
     """
+    stats = _stats()
     half = np.arange(scores.size) % 2 == 0
     middle = 0.5 * (scores[half & inside].mean() + scores[half & ~inside].mean())
     wrong_in, wrong_out = scores[~half & inside] <= middle, scores[~half & ~inside] > middle
     limit = 1.0 - (1.0 - confidence) / 2.0
-    a, b = (float(beta.ppf(limit, one.sum() + 1, max(1, one.size - one.sum()))) for one in (wrong_out, wrong_in))
-    return max(0.0, float(norm.ppf(1.0 - a) - norm.ppf(b)))
+    errors = [(one.sum() + 1, max(1, one.size - one.sum())) for one in (wrong_out, wrong_in)]
+    a, b = (float(stats.beta.ppf(limit, *each)) for each in errors)
+    return max(0.0, float(stats.norm.ppf(1.0 - a) - stats.norm.ppf(b)))
+
+
+def _stats() -> Any:
+    return load_optional("scipy.stats", "bounds by attack need SciPy", extra="privacy")
 
 
 def _largest(rejected: Callable[[float], bool]) -> float:

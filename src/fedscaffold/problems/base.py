@@ -290,28 +290,24 @@ def record_probabilities(probabilities: Any, sizes: NDArray[np.int64]) -> Array:
     return np.concatenate(rows)
 
 
-def expit(z: Array) -> Array:
+def expit(z: Array | float) -> Array:
     """Return σ(z) = 1/(1 + exp(−z))."""
-    from scipy.special import expit
-
-    found: Array = expit(z)
-    return found
+    with np.errstate(over="ignore"):  # to infinity, whose inverse is 0
+        return 1.0 / (1.0 + np.exp(np.negative(z)))
 
 
 def softmax(z: Array) -> Array:
     """Return exp(z_k) / Σ_j exp(z_j) along the second axis."""
-    from scipy.special import softmax
-
-    found: Array = softmax(z, axis=1)
-    return found
+    shares: Array = np.exp(z - z.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True)
 
 
 def log_softmax(z: Array) -> Array:
     """Return z_k − log Σ_j exp(z_j) along the second axis."""
-    from scipy.special import log_softmax
-
-    found: Array = log_softmax(z, axis=1)
-    return found
+    largest = z.max(axis=1, keepdims=True)
+    shifted: Array = z - np.where(np.isfinite(largest), largest, 0.0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # of rows with infinite numbers
+        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 # problems on tables

@@ -649,8 +649,6 @@ class PaperProof(SpeedUpProof):
 
     def step_size(self, constants: Constants, length: float, target: float, n_clients: int) -> StepSizes:
         """Take γ ∝ N while the terms that N does not divide stay below half of the room for them."""
-        from scipy.optimize import brentq  # slow to import and seldom needed
-
         mu, sigma2 = constants.mu, constants.sigma_star2
         room = self.stationary_part * target / (1.0 if constants.Q == 0 else 2.0)
         limit, left = self.largest_step(constants, length), (1.0 - self.stationary_part) * target
@@ -661,8 +659,10 @@ class PaperProof(SpeedUpProof):
 
         if not_in_n(limit) > room:
             low = limit * room / not_in_n(limit)  # enough, as all powers of γ are larger than 1
-            log_gamma = brentq(lambda u: math.log(not_in_n(math.exp(u)) / room), math.log(low), math.log(limit))
-            limit = BELOW * math.exp(log_gamma)
+            while limit - low > 1e-13 * limit:
+                middle = 0.5 * (low + limit)
+                low, limit = (low, middle) if not_in_n(middle) > room else (middle, limit)
+            limit = BELOW * low
         if sigma2 == 0:
             return StepSizes(limit, left, 0)
         one = BELOW * room * mu / (2.0 * self.linear * sigma2 * constants.design_effect)

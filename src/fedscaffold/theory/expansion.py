@@ -141,8 +141,8 @@ def expansion(
     Batches(batch_size, sampling).check_fits(problem.sizes)
     noise = problem.client_noise_covariances(theta, batch_size=batch_size, sampling=sampling)
     hessians = problem.client_hessians(theta)
-    hessian = weighted(w, hessians)
-    mean_noise = weighted(w**2, noise)
+    hessian: Array = np.tensordot(w, hessians, axes=1)
+    mean_noise: Array = np.tensordot(w**2, noise, axes=1)
     cov = gamma * solve_anticommutator(hessian, mean_noise)
     pull = 0.5 * problem.client_third_derivatives(theta, cov)
     return Expansion(
@@ -157,12 +157,6 @@ def expansion(
         mean_noise=mean_noise,
         curvature_pull=pull,
     )
-
-
-def weighted(w: Array, matrices: Array) -> Array:
-    """Weighted sum Σ w_c M_c of matrices (n, d, d) with weights (n,)."""
-    result: Any = np.tensordot(w, matrices, axes=1)
-    return np.asarray(result)
 
 
 def solve_anticommutator(hessian: Array, right: Array) -> Array:
@@ -199,14 +193,9 @@ class FirstOrderLaw:
         return float(np.trace(self.cov_theta))
 
     @property
-    def squared_bias(self) -> float:
-        """‖E θ − θ*‖²."""
-        return float(self.bias @ self.bias)
-
-    @property
     def mse(self) -> float:
         """E‖θ − θ*‖² on the plateau."""
-        return self.variance + self.squared_bias
+        return self.variance + float(self.bias @ self.bias)
 
 
 def first_order_law(problem: SmoothProblem, method: Method, batches: Batches) -> FirstOrderLaw:
@@ -286,12 +275,10 @@ def _terms(problem: Any, batches: Batches) -> _Terms:
         some = np.arange(begin, min(begin + at_once, problem.n_clients))
         part: Any = problem if some.size == problem.n_clients else problem.subset(some)
         own = part.client_hessians(theta)
-        hessian += weighted(w[some], own)
+        hessian += np.tensordot(w[some], own, axes=1)
         drift += w[some] @ np.einsum("cij,cj->ci", own, part.client_gradients(theta))
-        noise += weighted(
-            w[some] ** 2,
-            part.client_noise_covariances(theta, batch_size=batches.size, sampling=batches.sampling),
-        )
+        each = part.client_noise_covariances(theta, batch_size=batches.size, sampling=batches.sampling)
+        noise += np.tensordot(w[some] ** 2, each, axes=1)
     cov = solve_anticommutator(hessian, noise)
     pull = w @ problem.client_third_derivatives(theta, cov)
     bias, drifted = np.linalg.solve(hessian, np.stack([-0.5 * pull, 0.5 * drift], axis=1)).T

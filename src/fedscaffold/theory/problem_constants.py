@@ -6,7 +6,7 @@ times a power of ‖x‖, for all θ. For any other loss whose records have Hess
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.theory.client_blocks import ClientBlock, table_blocks
-from fedscaffold.theory.exact.quadratic import noise_factors
+from fedscaffold.theory.exact.quadratic import client_rows, noise_factors, taken
 
 LOCAL = ("zeta1", "zeta2", "mu_at_optimum", "L_at_optimum", "noise_at_optimum", "noise_variance_at_optimum")
 
@@ -239,8 +238,9 @@ def _of_table(problem: GeneralisedLinear, batches: Batches) -> dict[str, float]:
     theta = problem.optimum()
     record, third, fourth, sixth, variance, slope2 = (np.zeros(problem.n_clients) for _ in range(6))
 
-    for block in table_blocks(problem, copies=10):
-        at, real = block.clients, block.share > 0
+    for at, rows in client_rows(problem.offsets, 10 * problem.dim):  # with about ten arrays as large as x
+        real = rows >= 0
+        block = ClientBlock(taken(problem.x, rows), problem.y[rows], real / real.sum(axis=1)[:, None])
         squares = np.einsum("knd,knd->kn", block.x, block.x)
         record[at] = squares.max(axis=1)
         third[at], fourth[at] = (_largest_eigenvalues(block, squares**p) for p in (0.5, 1.0))
@@ -264,6 +264,14 @@ def _of_table(problem: GeneralisedLinear, batches: Batches) -> dict[str, float]:
         **_of_clients(problem, theta),
         **_of_noise(noise, float(variance.max()), slope),
     }
+
+
+class ClientBlock(NamedTuple):
+    """Records of some clients side by side, filled up with zeros to the same number of records."""
+
+    x: Array  # (k, n, d)
+    y: Array  # (k, n)
+    share: Array  # (k, n): 1/n_c for a record, 0 for filling
 
 
 def _largest_eigenvalues(block: ClientBlock, weight: Array) -> Array:

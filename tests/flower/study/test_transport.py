@@ -15,9 +15,9 @@ from fedscaffold.federation import Study
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal
+from fedscaffold.federation.signing import Signer, check_signature
 from fedscaffold.flower.study import app as app_module
 from fedscaffold.flower.study import transport as transport_module
-from fedscaffold.flower.study.signing import Signer, check_signature
 from tests.federation.conftest import no_waiting_for_disks
 from tests.flower.grid import Node
 from tests.flower.study.studies import SITES, Deployment, visits
@@ -273,7 +273,7 @@ def test_a_secure_site_that_is_started_again_in_the_middle_of_a_sum(
 
     def handle(node: Node, message: Message) -> Message | None:
         nonlocal handled
-        handled += 1
+        handled += node.config["site"] == "graz"  # of its own: the order of others depends on the load
         if node.config["site"] == "graz" and handled % 7 == 0:
             app_module._secure_sites.pop(str(node.config["folder"]), None)
         return deployment.grid.run_app(node, message)

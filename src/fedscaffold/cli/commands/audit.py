@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedscaffold.benchmarking.privacy_audit import audit_privacy
 from fedscaffold.cli.errors import FAILED, refusals
@@ -34,11 +33,9 @@ def command(
     part; the number of right guesses gives a lower bound on ε, which must not exceed the accountant's. Ends with
     exit code 1 if it does.
     """
-    what: Any = protect
+    settings: dict[str, Any] = {"rounds": rounds, "canaries": canaries, "protect": protect}
     with refusals(interrupted="nothing was written"):
-        found = audit_privacy(
-            noise_multiplier=noise_multiplier, rounds=rounds, canaries=canaries, protect=what
-        )  # fmt: skip
-    Console(highlight=False).print(str(found), soft_wrap=True)
+        found = audit_privacy(noise_multiplier=noise_multiplier, **settings)
+    typer.echo(found)
     if not found.passed:
         raise typer.Exit(FAILED)

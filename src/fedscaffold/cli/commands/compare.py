@@ -57,9 +57,7 @@ def command(
     gradients: Annotated[float | None, typer.Option(help="Budget of gradients per client.")] = None,
     step_size: options.SeveralStepSizes = None,
     local_steps: options.SeveralLocalSteps = "1,4,16,64,256",
-    batch_size: Annotated[
-        str | None, typer.Option(help="Records per step, 'full' or 'auto'.", show_default="10; auto for tables")
-    ] = None,
+    batch_size: options.AnyBatchSize = None,
     repetitions: options.Repetitions = 10,
     seed: options.Seed = 0,
     plot: options.Plot = None,
@@ -86,8 +84,7 @@ def command(
         problems: list[Any]
         if data is None:
             numbers = options.numbers_of("--clients", clients, int)
-            l2 = L2 if table.l2 is None else table.l2
-            problems = _nested(options.paper_problem(problem), numbers, l2=l2, seed=seed)
+            problems = _nested(options.paper_problem(problem), numbers, l2=table.table.get("l2", L2), seed=seed)
         else:
             prepared = prepare_problem(table.open(data), table.fit_settings(batch_size=batch, seed=seed))
             problems = [prepared.problem]

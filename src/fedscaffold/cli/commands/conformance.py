@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.cli.options import imported
+from fedscaffold.cli.options import AsJson, imported
 from fedscaffold.conformance import check, check_options
 from fedscaffold.conformance.adapters import LIBRARIES
 from fedscaffold.conformance.adapters.environment import check_library, default_folder
@@ -33,7 +33,7 @@ def command(
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be repeated.")] = None,
     tolerance: Annotated[float, typer.Option(help="Distances up to this are zero; 1e-4 suits float32.")] = 1e-8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put an implementation of Scaffold through checks whose answers are known exactly.
 
@@ -49,14 +49,9 @@ def command(
             default_folder().mkdir(parents=True, exist_ok=True)
             report = check_library(library, folder=default_folder(), **options)
         else:
-            report = check(_load(str(implementation)), **options)
+            module, _, name = str(implementation).partition(":")
+            if not (module and name):
+                raise InvalidInput(f"an implementation is given as module:Class, got {implementation!r}")
+            report = check(imported("IMPLEMENTATION", module, name), **options)
         typer.echo(json.dumps(report.to_dict(), ensure_ascii=True) if as_json else str(report))
     raise typer.Exit(FAILED if report.failures else 0)
-
-
-def _load(path: str) -> Any:
-    """Return the object that module:Class names, found from the current folder too, as Python itself would."""
-    module, _, name = path.partition(":")
-    if not (module and name):
-        raise InvalidInput(f"an implementation is given as module:Class, got {path!r}")
-    return imported("IMPLEMENTATION", module, name)

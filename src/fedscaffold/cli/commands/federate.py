@@ -46,9 +46,8 @@ def command(
         from fedscaffold.flower.study.local import LocalStudy, site_files
 
         chosen = tables.study_settings(
-            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon,
-            bounds=tables.load_bounds(bounds),
-        )  # fmt: skip
+            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon, bounds=bounds
+        )
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")
         with tempfile.TemporaryDirectory(prefix="fedscaffold-") as temporary:

@@ -1,17 +1,16 @@
 """`fedscaffold fit`: a table with a client column becomes a model, its trace and a page about it."""
 
+import shlex
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
-from fedscaffold.cli.options import print_facts
+from fedscaffold.cli.options import print_table
 from fedscaffold.core.display import progress_bar
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import write_text
@@ -69,15 +68,12 @@ def command(
     With --epsilon the model protects every row: gradients are clipped and get noise, columns are coded by
     --bounds, and nothing else is computed from the rows. The folder then gets model.json and privacy.txt.
     """
-    console = Console(highlight=False)
     if epsilon is not None:
         with refusals(interrupted="nothing was written"):
             given = tables.given_options(context) | set(table.settings)
             refuse_beside_epsilon(dict.fromkeys(name for name in sorted(given - PRIVATE)), {})
             planned = {name: table.settings.get(name) for name in tables.BUDGET_SETTINGS}
-            _fit_privately(
-                data, table, out, PrivacySettings(epsilon=epsilon, **planned), bounds, console, overwrite=overwrite
-            )
+            _fit_privately(data, table, out, PrivacySettings(epsilon=epsilon, **planned), bounds, overwrite)
         return
     with refusals(interrupted=RESUMABLE):
         for name in ("delta", "clip", "bounds"):
@@ -85,24 +81,21 @@ def command(
                 raise InvalidInput(f"{name} requires epsilon=...")
         settings = table.fit_settings(tolerance=tolerance)
         is_parquet(data if data.is_dir() else existing_file(data))
-        if test is not None and settings.client_intercepts:
-            raise InvalidInput("test=... does not support client_intercepts, which the model does not hold")
         if test is not None:
+            if settings.client_intercepts:
+                raise InvalidInput("test=... does not support client_intercepts, which the model does not hold")
             is_parquet(existing_file(test))
         with folder.output_folder(out):
-            began, cache_dir = time.perf_counter(), table.cache_dir
+            began, cache_dir, opener = time.perf_counter(), table.cache_dir, partial(table.open, data)
             with progress_bar("Reading the table", None):
-                problem = folder.open_with_cache(table.opener(data), out, cache_dir=cache_dir, overwrite=overwrite)
-            reading_seconds = time.perf_counter() - began
+                problem = folder.open_with_cache(opener, out, cache_dir=cache_dir, overwrite=overwrite)
+            seconds = time.perf_counter() - began
             kind = tables.describe_kind(problem, table.table.get("kind"))
-            console.print(f"Model: {kind}", soft_wrap=True, markup=False)
+            typer.echo(f"Model: {kind}")
             if in_file(problem.x):
-                console.print(
+                typer.echo(
                     f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from "
-                    f"{cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer "
-                    "needed.",
-                    soft_wrap=True,
-                    markup=False,
+                    f"{cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer needed."
                 )
             report = folder.fit_in_folder(
                 problem,
@@ -111,26 +104,30 @@ def command(
                 data=data,
                 kind=kind,
                 missing=table.table.get("missing", "error"),
-                command=tables.command_line(context),
+                command=shlex.join(context.meta["words"]),
                 test=test,
                 text=tables.csv_format(table.settings),
                 overwrite=overwrite,
-                reading_seconds=reading_seconds,
-                announce=console.print,
+                reading_seconds=seconds,
+                announce=typer.echo,
             )
-    _print(report, out, console)
+    _print(report)
+    typer.echo(f"Model, trace and report are in {out}")
 
 
 def _fit_privately(
-    data: Path, table: tables.TableFlags, out: Path, settings: PrivacySettings, bounds: Path | None,
-    console: Console, *, overwrite: bool,
-) -> None:  # fmt: skip
+    data: Path,
+    table: tables.TableFlags,
+    out: Path,
+    settings: PrivacySettings,
+    bounds: Path | None,
+    overwrite: bool,
+) -> None:
     """Fit under a privacy budget; model.json and privacy.txt are all that is written."""
-    given = table.table
+    given, file = table.table, None if bounds is None else Bounds.load(bounds)
     known = Bounds.parse(
-        tables.load_bounds(bounds), target=table.target, kind=given.get("kind"),
-        categorical=given.get("categorical", ()),
-    )  # fmt: skip
+        file, target=table.target, kind=given.get("kind"), categorical=given.get("categorical", ())
+    )
     with folder.output_folder(out):
         if not overwrite and (out / folder.MODEL).exists():
             raise InvalidInput(f"{out} holds a model already; {folder.OVERWRITE}")
@@ -140,31 +137,27 @@ def _fit_privately(
         found = private_fit(rows, bounds=known, client=table.client, settings=settings, l2=l2)
         write_text(out / PRIVACY, found.explain() + "\n")
         found.model.save(out / folder.MODEL)
-    coefficients = Table("column", "coefficient", title=escape(f"A private model of {table.target}"))
-    for name, value in found.model.named_coefficients:
-        coefficients.add_row(escape(name), f"{value:.4g}")
-    console.print(coefficients)
-    console.print(found.explain(), soft_wrap=True, markup=False)
-    console.print(f"The model and this text are in {out}", soft_wrap=True, markup=False)
+    values = ((name, f"{value:.4g}") for name, value in found.model.named_coefficients)
+    print_table(f"A private model of {table.target}", values, header=("column", "coefficient"))
+    typer.echo(f"{found.explain()}\nThe model and this text are in {out}")
 
 
-def _print(report: FitReport, out: Path, console: Console) -> None:
-    """Print tables that fit 80 columns."""
+def _print(report: FitReport) -> None:
     facts = (*list(report.data.items())[:2], *list(report.cost.items())[:2])
-    print_facts(f"A federated model of {report.fit.model.encoding.target}", facts)
-    scores, tested = report.comparison.scores, report.test_metrics is not None
+    print_table(f"A federated model of {report.fit.model.encoding.target}", facts)
+    scores, known = report.comparison.scores, [("", report.metrics), ("test ", report.test_metrics)]
     names = list(report.metrics[scores[0].name])[:2]
-    shown = Table(title="Scaffold, FedAvg and pooled data")
-    columns = ["model", "loss", "distance", *names, *(f"test {name}" for name in names if tested)]
-    for column in columns:
-        shown.add_column(column, justify="left" if column == "model" else "right")
-    for score in scores:
-        cells = [score.name, f"{score.loss:.5g}", score.distance_text]
-        for metrics in (report.metrics, report.test_metrics or {}):
-            cells += [fmt(metrics[score.name].get(name)) for name in names if metrics]
-        shown.add_row(*cells)
-    console.print(shown)
-    console.print(report.headline, soft_wrap=True, markup=False)
+    found = [(f"{prefix}{name}", name, values) for prefix, values in known if values for name in names]
+    rows = (
+        (
+            each.name,
+            f"{each.loss:.5g}",
+            each.distance_text,
+            *(fmt(of[each.name].get(name)) for _, name, of in found),
+        )
+        for each in scores
+    )
+    header = ("model", "loss", "distance", *(title for title, _, _ in found))
+    print_table("Scaffold, FedAvg and pooled data", rows, header=header)
     phases = ", ".join(f"{name} {seconds}" for name, seconds in report.time.items())
-    console.print(f"Time: {phases}", soft_wrap=True, markup=False)
-    console.print(f"Model, trace and report are in {out}", soft_wrap=True, markup=False)
+    typer.echo(f"{report.headline}\nTime: {phases}")

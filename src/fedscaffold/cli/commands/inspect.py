@@ -1,12 +1,10 @@
 """`fedscaffold inspect`: how different a table's clients are, and what that would cost FedAvg."""
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import typer
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
-from fedscaffold.cli.options import print_facts
+from fedscaffold.cli.options import print_table
 from fedscaffold.models.heterogeneity import ClientsReport, inspect_clients
 from fedscaffold.models.planning.planned import TOLERANCE
 
@@ -27,25 +25,25 @@ def command(
         settings = table.fit_settings(tolerance=tolerance)
         problem = table.open(data)
         found = inspect_clients(problem, settings)
-    console = Console(highlight=False)
-    console.print(f"Model: {tables.describe_kind(problem, table.table.get('kind'))}", soft_wrap=True, markup=False)
-    _print_clients(found, console)
+    typer.echo(f"Model: {tables.describe_kind(problem, table.table.get('kind'))}")
+    _print_clients(found)
     _print_differences(found)
 
 
-def _print_clients(found: ClientsReport, console: Console) -> None:
+def _print_clients(found: ClientsReport) -> None:
     problem, counts, most = found.planned.problem, found.class_counts, 20
-    classes = (problem.classes or ())[:5]
-    shown = Table(title=f"{problem.n_clients:,} clients, {int(problem.sizes.sum()):,} rows")
-    shown.add_column("client", max_width=20, overflow="ellipsis", no_wrap=True)
-    for column in ("rows", *(escape(str(name)) for name in classes)):
-        shown.add_column(column, justify="right", max_width=12, overflow="ellipsis")
+    names = [str(each) for each in (problem.classes or ())[:5]]
+    rows = []
     for c in range(min(problem.n_clients, most)):
-        shares = [] if counts is None else [f"{n / problem.sizes[c]:.0%}" for n in counts[c, : len(classes)]]
-        shown.add_row(escape(str(problem.client_names[c])), f"{problem.sizes[c]:,}", *shares)
-    if problem.n_clients > most:
-        shown.caption = f"the first {most} of {problem.n_clients:,}"
-    console.print(shown)
+        shares = [] if counts is None else [f"{n / problem.sizes[c]:.0%}" for n in counts[c, : len(names)]]
+        rows.append((str(problem.client_names[c]), f"{problem.sizes[c]:,}", *shares))
+    print_table(
+        f"{problem.n_clients:,} clients, {int(problem.sizes.sum()):,} rows",
+        rows,
+        header=("client", "rows", *names),
+        widest=20,
+        caption=f"the first {most} of {problem.n_clients:,}" if problem.n_clients > most else None,
+    )
 
 
 def _print_differences(found: ClientsReport) -> None:
@@ -62,4 +60,4 @@ def _print_differences(found: ClientsReport) -> None:
         ("FedAvg's loss above the optimum's", f"{fedavg.loss - pooled.loss:.3g} (of {pooled.loss:.4g})"),
         ("Scaffold's distance, planned for", f"{found.tolerance:.2%}"),
     )
-    print_facts("How different clients are", facts, caption="for standardised columns" + own_units)
+    print_table("How different clients are", facts, caption="for standardised columns" + own_units)

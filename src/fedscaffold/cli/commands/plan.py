@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
@@ -17,7 +16,7 @@ from fedscaffold.models.planning.planned import TOLERANCE, out_of_reach, prepare
 from fedscaffold.planning import Plan, Plans, plan
 from fedscaffold.planning.planner import GRADIENT_COST, ROUND_COST
 from fedscaffold.problems import paper
-from fedscaffold.problems.paper import L2 as PAPER_L2
+from fedscaffold.problems.paper import L2
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -47,10 +46,7 @@ def command(
     tolerance: tables.Tolerance = TOLERANCE,
     problem: options.Problem = "regression",
     clients: options.Clients = 100,
-    batch_size: Annotated[
-        str,
-        typer.Option(help="Rows per step, 'full', or for tables 'auto'.", show_default="10; auto for tables"),
-    ] = "",
+    batch_size: options.AnyBatchSize = None,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +72,7 @@ def command(
 ) -> None:
     """Find the cheapest way to a target, on a table or one of the paper's problems, and explain it."""
     given = tables.given_options(context)
-    number, console = tables.parse_number(what), Console(highlight=False)
+    number = tables.parse_number(what)
     squared_error = number if isinstance(number, float) else None
     with refusals(interrupted="nothing was written"):
         if methods is not None:
@@ -87,7 +83,7 @@ def command(
             tables.refuse_options(
                 given, NOT_PRIVATE, "plans without a privacy budget; leave it out beside --epsilon"
             )
-            _private(console, what, table, epsilon, batch_size, limits, plot)
+            _private(what, table, epsilon, batch_size, limits, plot)
             return
         if "delta" in table.settings:
             raise InvalidInput("delta requires epsilon=...")
@@ -98,9 +94,8 @@ def command(
         if squared_error is not None:
             positive("the squared error to reach", squared_error)
             batch = options.batch_size_of(batch_size or "10")
-            kind: Any = options.paper_problem(problem)
-            l2 = PAPER_L2 if table.l2 is None else table.l2
-            made: Any = paper(kind, n_clients=clients, l2=l2)
+            l2 = table.table.get("l2", L2)
+            made: Any = paper(options.paper_problem(problem), n_clients=clients, l2=l2)
             name, optimum = problem, None
         else:
             batching = tables.parse_batch(batch_size or "auto")
@@ -115,7 +110,7 @@ def command(
                     batch = fastest_plan(made, sizes, target_mse=squared_error, optimum=optimum).batch_size
                 except OutOfReach as error:
                     raise out_of_reach(error, prepared.aim) from None
-                console.print(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
+                typer.echo(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
             limits = {"max_rounds": MAX_ROUNDS, **limits}
             if "round_cost" not in given:  # as `fit` plans
                 costs = costs_in_seconds(made, batch)
@@ -132,12 +127,12 @@ def command(
                 raise
             raise out_of_reach(error, prepared.aim) from None
         title = f"{name}, N = {made.n_clients:,}: {type(found.method).__name__}, T = {found.rounds}"
-        _show(console, found, plot, title)
+        _show(found, plot, title)
 
 
-def _show(console: Console, found: Plan | Plans, plot: Path | None, title: str) -> None:
+def _show(found: Plan | Plans, plot: Path | None, title: str) -> None:
     """Print a plan or plans, and draw them if a file is given."""
-    console.print(found.explain(), soft_wrap=True)
+    typer.echo(found.explain())
     if plot is not None:
         axes = found.plot()
         axes.set_title(title, fontsize=10)
@@ -146,24 +141,19 @@ def _show(console: Console, found: Plan | Plans, plot: Path | None, title: str) 
 
 
 def _private(
-    console: Console, what: str, table: tables.TableFlags, epsilon: str, batch_size: str, limits: dict[str, Any],
+    what: str, table: tables.TableFlags, epsilon: str, batch_size: str | None, limits: dict[str, Any],
     plot: Path | None,
 ) -> None:  # fmt: skip
     """Print the plans for one or several budgets, and draw what each would buy."""
     if not table.target or not table.client or isinstance(tables.parse_number(what), float):
         raise InvalidInput("--epsilon protects rows of a table: give one, with --target and --client")
-    try:
-        budgets = [float(word) for word in epsilon.split(",")]
-    except ValueError:
-        raise InvalidInput(f"--epsilon must be a number, or several with commas, got '{epsilon}'") from None
+    budgets = options.numbers_of("--epsilon", epsilon, float)
     made: Any = prepare_problem(table.open(Path(what)), table.fit_settings()).problem
     delta = table.settings.get("delta")
     if delta is None:
         delta = 0.1 / int(made.sizes.max())
-        console.print(
-            f"δ is {delta:.2g}, a tenth of one over the {int(made.sizes.max()):,} rows of the largest client."
-        )
+        typer.echo(f"δ is {delta:.2g}, a tenth of one over the {made.sizes.max():,} rows of the largest client.")
     found = plan(
         made, epsilon=budgets, delta=delta, batch_size=options.batch_size_of(batch_size or "full"), **limits,
     )  # fmt: skip
-    _show(console, found, plot, f"{table.target}, N = {made.n_clients:,}")
+    _show(found, plot, f"{table.target}, N = {made.n_clients:,}")

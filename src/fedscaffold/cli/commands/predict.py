@@ -68,7 +68,7 @@ def command(
             at = np.arange(rounds + 1.0)
             lines = {name: (at, np.atleast_2d(each)) for name, each in errors.items() if each is not None}
             draw_curves([[CurvePanel(title=title, lines=lines)]], [plot])
-    options.print_facts("Prediction of the squared error", _facts(found, bound, trace, seconds))
+    options.print_table("Prediction of the squared error", _facts(found, bound, trace, seconds))
 
 
 def _facts(found: Prediction, bound: BoundCurve, trace: Trace | None, seconds: float) -> Iterator[tuple[str, str]]:

@@ -2,12 +2,12 @@
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
@@ -17,7 +17,7 @@ from fedscaffold.paper import acceleration as acceleration_study
 from fedscaffold.paper import figure1 as figure1_study
 from fedscaffold.paper import methods as methods_study
 from fedscaffold.paper import million as million_study
-from fedscaffold.paper.claims import Claim, save_claims
+from fedscaffold.paper.claims import Claim
 from fedscaffold.problems.paper import L2
 
 app = typer.Typer(
@@ -45,41 +45,50 @@ METHODS_EXAMPLES = (
     "  fedscaffold reproduce methods    (half a minute)\n\n"
     "  fedscaffold reproduce methods --out docs/images/methods"
 )
-MILLION_FIGURES = ("million.png", "million.svg")
+MILLION_CLIENTS, ACCELERATION_CLIENTS = (
+    ",".join(map(str, study.CLIENTS)) for study in (million_study, acceleration_study)
+)
+PACKAGES = ("matplotlib", "pandas", "pyarrow")
+Folder = Annotated[Path, typer.Option("--out", help="Folder for the figure and the numbers.")]
 
 
 @app.command("figure1", epilog=FIGURE1_EXAMPLES)
 def figure1(
-    clients: Annotated[
-        str, typer.Option(help="Numbers of clients, each even, with commas.")
-    ] = "10,100,1000,10000",
+    clients: options.SeveralClients = "10,100,1000,10000",
     runs: Annotated[int, typer.Option(help="Runs per curve.")] = 3,
     seed: options.Seed = 0,
     l2: options.Penalty = L2,
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/figure1"),
+    out: Folder = Path("results/figure1"),
 ) -> None:
-    """Scaffold against FedAvg, ridge and logistic regression, from 10 to 10,000 clients.
+    """Scaffold against FedAvg, ridge and logistic regression, from 10 to 10,000 clients (even numbers).
 
     Writes figure1.png and .svg, figure1.parquet and .csv, claims.json and claims.md to the folder. Ends
     with exit code 1 if one of the paper's claims does not hold. After an interruption the same command
     resumes where it stopped.
     """
     with refusals(interrupted=RESUMABLE):
-        settings = figure1_study.Figure1Settings(
-            clients=options.numbers_of("--clients", clients, int), runs=runs, seed=seed, l2=l2
-        )
-        options.require_packages("sklearn")
+        numbers = options.numbers_of("--clients", clients, int)
+        settings = figure1_study.Figure1Settings(clients=numbers, runs=runs, seed=seed, l2=l2)
+        options.require_packages("sklearn", *PACKAGES)
         curves, found = _reproduce("Figure 1", figure1_study, settings, out, figure1_study.claims)
-    Console().print(_plateaus_table(curves))
+    cells: dict[tuple[str, int], dict[str, str]] = {}
+    for curve in curves:
+        plateau, stationary = curve.reached
+        row = cells.setdefault((curve.kind, curve.n_clients), {})
+        row[curve.method] = f"{plateau.mean:.3g} ± {plateau.standard_error:.1g}{'' if stationary else ' *'}"
+    options.print_table(
+        "Plateau of the squared error, ± standard error",
+        ((kind, f"{n:,}", row["Scaffold"], row["FedAvg"]) for (kind, n), row in cells.items()),
+        header=("problem", "N", "Scaffold", "FedAvg"),
+        caption="* still moving: last quarter of the rounds",
+    )
     _conclude(found, out, title="The paper's claims")
 
 
 @app.command("million", epilog=MILLION_EXAMPLES)
 def million(
-    clients: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = ",".join(
-        map(str, million_study.CLIENTS)
-    ),
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/million"),
+    clients: options.SeveralClients = MILLION_CLIENTS,
+    out: Folder = Path("results/million"),
 ) -> None:
     """Plateau against the number of clients, measured and predicted: ridge falls as 1/N, logistic saturates.
 
@@ -88,16 +97,13 @@ def million(
     """
     with refusals(interrupted=RESUMABLE):
         settings = million_study.MillionSettings(clients=options.numbers_of("--clients", clients, int))
-        options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
-        files = [folder_at(out) / name for name in MILLION_FIGURES]
-        for file in files:
-            check_writable(file)
+        options.require_packages("sklearn", *PACKAGES)
+        for name in ("million.png", "million.svg"):
+            check_writable(folder_at(out) / name)
         with progress_bar("Million", None) as advance:
-            frame = million_study.simulate(settings, out=out, advance=advance)
-        lines = million_study.lines(frame)
+            lines = million_study.lines(million_study.simulate(settings, out=out, advance=advance))
         found = million_study.claims(lines)
-        million_study.draw(lines, files)
-        save_claims(found, settings, out / "claims.json")
+        million_study.save(lines, found, settings, out)
     _conclude(found, out)
 
 
@@ -106,17 +112,13 @@ def acceleration(
     conditions: Annotated[str, typer.Option(help="Condition numbers, three or more, with commas.")] = ",".join(
         f"{each:g}" for each in acceleration_study.CONDITIONS
     ),
-    clients: Annotated[str, typer.Option(help="Numbers of clients, three or more, with commas.")] = ",".join(
-        map(str, acceleration_study.CLIENTS)
-    ),
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
-        "results/acceleration"
-    ),
+    clients: options.SeveralClients = ACCELERATION_CLIENTS,
+    out: Folder = Path("results/acceleration"),
 ) -> None:
     """Answer the paper's open question by measurement: √κ communications together with linear speed-up?
 
     Scaffold, ProxSkip and FedLin with stochastic gradients: rounds against the condition number, gradients per
-    client against the number of clients, measured and predicted. Writes acceleration.png and .svg,
+    client against the number of clients (three or more), measured and predicted. Writes acceleration.png and .svg,
     acceleration.parquet and .csv, and claims.json to the folder. Ends with exit code 1 if a claim does not hold.
     After an interruption the same command resumes where it stopped.
     """
@@ -125,13 +127,9 @@ def acceleration(
             conditions=options.numbers_of("--conditions", conditions, float),
             clients=options.numbers_of("--clients", clients, int),
         )
-        _, found = _reproduce(
-            "Acceleration",
-            acceleration_study,
-            settings,
-            out,
-            lambda points: acceleration_study.claims(points, settings),
-        )
+        options.require_packages(*PACKAGES)
+        claims = partial(acceleration_study.claims, settings=settings)
+        _, found = _reproduce("Acceleration", acceleration_study, settings, out, claims)
     _conclude(found, out)
 
 
@@ -146,9 +144,8 @@ def methods(
     """
     with refusals(interrupted="figures already drawn are in the folder"):
         load_matplotlib()
-        folder_at(out)
         for name in methods_study.FIGURES:
-            check_writable(out / f"{name}.png")
+            check_writable(folder_at(out) / f"{name}.png")
         with progress_bar("Methods", None) as advance:
             methods_study.draw(out, advance=advance)
     typer.echo(f"Figures are in {out}")
@@ -158,7 +155,6 @@ def _reproduce(
     title: str, study: Any, settings: Any, out: Path, claims: Callable[[Any], Sequence[Claim]]
 ) -> tuple[Any, Sequence[Claim]]:
     """Run a study, keep unfinished runs in the folder until it is saved, and return its runs and claims."""
-    options.require_packages("matplotlib", "pandas", "pyarrow")
     unfinished = folder_at(folder_at(out) / "unfinished")
     with progress_bar(title, None) as advance:
         runs = study.simulate(settings, scratch=unfinished, advance=advance)
@@ -168,33 +164,11 @@ def _reproduce(
     return runs, found
 
 
-def _plateaus_table(curves: Sequence[figure1_study.PanelCurve]) -> Table:
-    table = Table(
-        title="Plateau of the squared error, ± standard error",
-        caption="* still moving: last quarter of the rounds",
-    )
-    for column in ("problem", "N", "Scaffold", "FedAvg"):
-        table.add_column(column, justify="left" if column == "problem" else "right")
-    values = {(curve.kind, curve.n_clients, curve.method): _describe_plateau(curve) for curve in curves}
-    for kind, n_clients in dict.fromkeys((curve.kind, curve.n_clients) for curve in curves):
-        pair = (values[kind, n_clients, name] for name in ("Scaffold", "FedAvg"))
-        table.add_row(kind, f"{n_clients:,}", *pair)
-    return table
-
-
-def _describe_plateau(curve: figure1_study.PanelCurve) -> str:
-    plateau, stationary = curve.reached
-    return f"{plateau.mean:.3g} ± {plateau.standard_error:.1g}{'' if stationary else ' *'}"
-
-
 def _conclude(found: Sequence[Claim], out: Path, *, title: str | None = None) -> None:
     """Print the claims and the folder; exit with code 1 if a claim does not hold."""
-    console = Console()
-    table = Table("claim", "measured", "holds", title=title)
-    for claim in found:
-        colour = {True: "green", False: "red", None: "yellow"}[claim.holds]
-        table.add_row(claim.claim, claim.measured, f"[{colour}]{claim.verdict}[/{colour}]")
-    console.print(table)
-    console.print(f"Figure, numbers and claims are in {out}", highlight=False, soft_wrap=True)
+    colours = {True: "green", False: "red", None: "yellow"}
+    rows = ((each.claim, each.measured, Text(each.verdict, style=colours[each.holds])) for each in found)
+    options.print_table(title, rows, header=("claim", "measured", "holds"), left=3)
+    typer.echo(f"Figure, numbers and claims are in {out}")
     if any(claim.holds is False for claim in found):
         raise typer.Exit(FAILED)

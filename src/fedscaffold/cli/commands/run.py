@@ -56,7 +56,7 @@ def command(
             write_frame(out, trace.to_frame())
     plateau = trace.plateau()
     stationary = plateau and f"{options.with_error(plateau)}, from round {plateau.from_round} on"
-    options.print_facts(
+    options.print_table(
         f"{method} on {trace.provenance['problem']['kind']}, {clients:,} clients",
         (
             ("squared error at the start", f"{trace.mse[:, 0].mean():.4g}"),

@@ -4,16 +4,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
-from fedscaffold.cli.options import check_file, print_facts
+from fedscaffold.cli.options import check_file, print_table
 from fedscaffold.data.files import read_table
 from fedscaffold.models import Model
-from fedscaffold.models.scoring import ScoredTable, score_table, write_predictions
+from fedscaffold.models.scoring import score_table, write_predictions
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -37,10 +34,7 @@ def command(
             help="A client's own rows, to fit its intercept to, for models with client_intercepts.",
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="CSV files: delimiter, decimal or encoding; repeatable."),
-    ] = None,
+    settings: tables.CsvSettings = None,
 ) -> None:
     """Predict new rows: a value, or a class and the probability of each.
 
@@ -56,25 +50,15 @@ def command(
         scored = score_table(loaded, read_table(data, text), unknown=treatment)
         if out is not None:
             write_predictions(scored.predictions, out)
-    _print(loaded.encoding.target, scored, out)
-
-
-def _print(target: str, scored: ScoredTable, out: Path | None) -> None:
-    console = Console(highlight=False)
-    predictions = scored.predictions
+    target, predictions = loaded.encoding.target, scored.predictions
     if out is None:
         names = predictions.column_names[:5]
-        shown = Table(title=escape(f"Predictions of {target}, first rows"))
-        for name in ("row", *names):
-            shown.add_column(escape(name), justify="right")
-        for k, row in enumerate(predictions.slice(0, 10).to_pylist()):
-            cells = [row[name] for name in names]
-            shown.add_row(
-                str(k), *(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in cells)
-            )
-        console.print(shown)
+        rows = (
+            (str(k), *(f"{row[name]:.4g}" if isinstance(row[name], float) else str(row[name]) for name in names))
+            for k, row in enumerate(predictions.slice(0, 10).to_pylist())
+        )
+        print_table(f"Predictions of {target}, first rows", rows, header=("row", *names), left=0)
     if scored.metrics is not None:
         title = f"Against the {scored.rows_with_target:,} rows that have {target}"
-        print_facts(title, ((name, f"{value:.4g}") for name, value in scored.metrics.items()))
-    where = "" if out is None else f" are in {out}"
-    console.print(f"{predictions.num_rows:,} predictions{where}", soft_wrap=True, markup=False)
+        print_table(title, ((name, f"{value:.4g}") for name, value in scored.metrics.items()))
+    typer.echo(f"{predictions.num_rows:,} predictions{'' if out is None else f' are in {out}'}")

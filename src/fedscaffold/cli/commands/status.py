@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.cli.options import print_facts
+from fedscaffold.cli.options import AsJson, print_table
 from fedscaffold.core.checks import shown
 from fedscaffold.federation.server.status import RunStatus, run_status
 
@@ -25,7 +25,7 @@ EXAMPLES = (
 
 def command(
     folder: Annotated[Path, typer.Argument(help="The folder that was given to the server's Strategy.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the state of a federated run: its round, whose updates counted, who was rejected and why.
 
@@ -37,7 +37,7 @@ def command(
         if as_json:
             typer.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=True))
         else:
-            print_facts(f"run {found.name}", _facts(found))
+            print_table(f"run {found.name}", _facts(found))
     raise typer.Exit(EXIT_CODES[found.state])
 
 

@@ -47,9 +47,8 @@ def command(
     with refusals(interrupted=advice):
         function, arguments = options.problem_of(problem)
         if isinstance(arguments.get("spectrum"), Real):  # one number for all features
-            dim = whole_number(
-                "dim", arguments.get("dim", 20), least=1, most=10**6
-            )  # a vector that fits in memory
+            # at most a vector that fits in memory
+            dim = whole_number("dim", arguments.get("dim", 20), least=1, most=10**6)
             arguments["spectrum"] = [np.full(dim, positive("spectrum", arguments["spectrum"]))]
         sizes = options.numbers_of("--step-size", step_size or "", float)
         lengths = options.lengths_of(local_steps)

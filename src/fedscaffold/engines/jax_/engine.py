@@ -87,17 +87,16 @@ class Jax:
         if in_file(getattr(problem, "x", None)):
             raise InvalidInput("the jax engine holds all records in memory, but these lie in a file; use 'native'")
         jax, device = _jax(), self._device()
-        from fedscaffold.engines.jax_.gradients import gradient_and_records
-        from fedscaffold.engines.jax_.steps import Draw, Pairs, StepsConfig, Table, local_models
+        from fedscaffold.engines.jax_ import steps as hot_loop
 
-        gradient, records = gradient_and_records(problem, None if privacy is None else privacy.clip)
+        gradient, records = hot_loop.gradient_and_records(problem, None if privacy is None else privacy.clip)
         wide = self.dtype == "float64"
         sizes = np.asarray(problem.sizes)
         begins = offsets_of(sizes)
         if begins[-1] >= 2**31:
             raise InvalidInput(f"the jax engine takes fewer than 2**31 records, got {begins[-1]:,}")
         batch = int(sizes.max()) if batches.size is None else batches.size
-        config = StepsConfig(
+        config = hot_loop.StepsConfig(
             gradient=gradient,
             batch=batch,
             sampling=None if batches.size is None else batches.sampling,
@@ -114,7 +113,9 @@ class Jax:
             return jax.device_put(jax.tree.map(self._converted, tree), device)
 
         with jax.enable_x64(wide):
-            table = Table(there(records), there(begins[:-1].astype(np.int32)), there(sizes.astype(np.int32)))
+            table = hot_loop.Table(
+                there(records), there(begins[:-1].astype(np.int32)), there(sizes.astype(np.int32))
+            )
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
@@ -136,7 +137,7 @@ class Jax:
             steps = np.broadcast_to(local_steps, shape)[repetition, place]
             first = first_step * batch if batches.size is not None else 0
             block = np.uint32(first // 4 & 0xFFFFFFFF)
-            draw = Draw(
+            draw = hot_loop.Draw(
                 key, np.uint32(round), block, np.int32(first % 4), np.int32(first_client), noise_key,
                 np.uint32(first_step),
             )  # fmt: skip
@@ -151,8 +152,8 @@ class Jax:
                     filled = np.zeros((2, chunks * p, problem.dim), dtype=self.dtype)
                     filled[0, : r.size], filled[1, : r.size] = begun[r, k], xi[r, k]
                     model, added = (there(values.reshape(chunks, p, -1)) for values in filled)
-                    pairs = Pairs(*(_filled(v[part], (chunks, p)) for v in (who, repetition, steps)))
-                    local = local_models(
+                    pairs = hot_loop.Pairs(*(_filled(v[part], (chunks, p)) for v in (who, repetition, steps)))
+                    local = hot_loop.local_models(
                         config=config, table=table, theta=model, xi=added, anchor=reference, pairs=there(pairs),
                         step_size=number(step_size), pull=number(pull) if pull else None, draw=draw,
                     )  # fmt: skip

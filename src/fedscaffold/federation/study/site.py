@@ -194,7 +194,7 @@ class StudySite:
                 f"the coordinator has version {message.body.get('protocol')!r:.20} of the protocol, this site "
                 f"version {PROTOCOL}; install the same version of fedscaffold on both",
             )
-        settings = _settings(message)
+        settings = self.settings_in(message)
         check_budget(self.policy, settings)
         schema = self._schema(settings)
         schema = replace(schema, max_hessian_dim=self.rules.max_hessian_dim if self.rules.allow_hessians else 0)
@@ -205,6 +205,17 @@ class StudySite:
         elif self.secure:
             raise Refusal(RefusalCode.ONLY_SECURE)
         return StudyMessage("greet", schema.to_json())
+
+    def settings_in(self, message: StudyMessage) -> StudySettings:
+        """Return the settings that a request names; raise unless they are those of the invitation.
+
+        The invitation binds: a coordinator cannot ask for other columns, classes or smaller counts than the people
+        of the site have read.
+        """
+        found = parsed(lambda: StudySettings.from_json(Fields(message.body, "the request").value("settings")))
+        if self.settings is not None and found != self.settings:
+            raise Refusal(RefusalCode.OTHER_SETTINGS)
+        return found
 
     def _schema(self, settings: StudySettings) -> SiteSchema:
         # a privacy budget of rows takes their number as public, one of sites keeps it secret
@@ -221,7 +232,7 @@ class StudySite:
     def _labels(self, message: StudyMessage, address: Address) -> StudyMessage:
         from fedscaffold.federation.study.secure.tables import frequent_labels
 
-        settings, kinds = _settings(message), _kinds(message)
+        settings, kinds = self.settings_in(message), _kinds(message)
         least = max(self.rules.min_cell, settings.min_cell)
         return StudyMessage(
             "labels", {"labels": frequent_labels(self.current_table, kinds, settings, min_cell=least)}
@@ -236,7 +247,7 @@ class StudySite:
         return TakingPart(self, partial(numbers_at_site, self))
 
     def _prepare(self, message: StudyMessage, address: Address) -> StudyMessage:
-        settings = _settings(message)
+        settings = self.settings_in(message)
         kinds = _kinds(message)
         least = max(self.rules.min_cell, settings.min_cell)
         return StudyMessage("prepare", sum_table(self.current_table, kinds, settings, min_cell=least).to_json())
@@ -292,6 +303,7 @@ class StudySite:
         """Rows that training left out, if any, the others, the model to judge, and the least count to tell."""
         agreed = self.agreed_rows(address)
         least = parsed(lambda: Fields(message.body, "the request").integer("min_cell", least=1))
+        least = max(least, 1 if self.settings is None else self.settings.min_cell)
         theta = parsed(lambda: Fields(message.arrays, "the request").array("theta", (agreed.problem.dim,)))
         least, rows, judged = (
             max(self.rules.min_cell, least),
@@ -379,7 +391,3 @@ def _loss_and_gradient(
 
 def _kinds(message: StudyMessage) -> dict[str, ColumnKind]:
     return parsed(lambda: Fields(message.body, "the request").fields("kinds").as_dict())
-
-
-def _settings(message: StudyMessage) -> StudySettings:
-    return parsed(lambda: StudySettings.from_json(Fields(message.body, "the request").value("settings")))

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.files import Fields, json_value
 from fedscaffold.federation.audit import AuditLog
+from fedscaffold.federation.signing import Signer
 from fedscaffold.federation.study.report.status import StatusBoard
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.site import StudySite
@@ -19,7 +20,6 @@ from fedscaffold.federation.study.study import conduct_study
 from fedscaffold.flower import wire
 from fedscaffold.flower.keys import key_in_hexadecimal
 from fedscaffold.flower.log import LOG
-from fedscaffold.flower.study.signing import Signer
 from fedscaffold.flower.study.site_folder import JoinedSite
 from fedscaffold.flower.study.transport import FlowerTransport
 

@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import Fields, json_value, path_of, write_text
+from fedscaffold.federation.signing import Signer, make_signing_key
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.flower.certificates import LONGEST_NAME, Certificates, certified_host, make_certificates
-from fedscaffold.flower.study.signing import Signer, make_signing_key
-from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
+from fedscaffold.flower.study.study_file import StudyFile, StudyFolder, name_problems
 
 WHAT = "fedscaffold invitation 1"
 VALID_DAYS = 730
@@ -44,6 +44,10 @@ class Invite:
     authority: str
     coordinator: str
     settings: StudySettings
+
+    def __post_init__(self) -> None:
+        if problems := name_problems(self.study, self.site):  # they become names of files, and are shown to people
+            raise InvalidInput("the invitation cannot be used: " + "; ".join(problems))
 
     def save(self, path: Path) -> None:
         """Write the invitation to a file."""

@@ -157,7 +157,7 @@ class LocalStudy:
         home = private_folder(self.folder / site)
         words = [
             sys.executable, "-c", MAIN, "study", "join", str(invite), "--data", str(self.tables[site]), "--accept",
-            "auto", "--folder", str(home),
+            "auto", "--state", str(home),
         ]  # fmt: skip
         self._sites[site] = start_bound(
             words, log=home / "join.log", environment=flower_environment(home), folder=home

@@ -14,12 +14,12 @@ from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import SiteStore
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.signing import check_signature
 from fedscaffold.federation.study.private.at_site import with_budget
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.flower.certificates import make_key
 from fedscaffold.flower.study.invite import Invite
-from fedscaffold.flower.study.signing import check_signature
 
 ACCEPT = ("auto", "ask")
 INVITE, JOINED = "invitation.json", "joined"

@@ -19,6 +19,16 @@ WIDTH = 34  # of a line before its comment
 DEFAULT_ADDRESS, DEFAULT_TIMEOUT = "127.0.0.1:9092", 600.0
 
 
+def name_problems(study: str, *sites: str) -> list[str]:
+    """Return a sentence for every name that cannot stand in a path or on a terminal."""
+    named = [("the name of a study", study), *(("the name of a site", site) for site in sites)]
+    return [
+        f"{what} must be letters, digits, '.', '_' and '-', got {name!r:.60}"
+        for what, name in named
+        if not NAME.fullmatch(name)
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyFile:
     """A study as its file describes it.
@@ -56,14 +66,7 @@ class StudyFile:
     address: str = DEFAULT_ADDRESS
 
     def __post_init__(self) -> None:
-        problems: list[Any] = [
-            f"{what} must be letters, digits, '.', '_' and '-', got {name!r:.60}"
-            for what, name in [
-                ("the name of a study", self.name),
-                *(("the name of a site", s) for s in self.sites),
-            ]
-            if not NAME.fullmatch(name)
-        ]
+        problems: list[Any] = name_problems(self.name, *self.sites)
         if len(set(self.sites)) < len(self.sites):
             problems.append("sites must have different names")
         if len(self.sites) < 2:

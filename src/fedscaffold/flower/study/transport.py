@@ -11,11 +11,11 @@ from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import MEANING, RefusalCode
+from fedscaffold.federation.signing import Signer
 from fedscaffold.federation.study.messages import SiteProblems, refusal_in
 from fedscaffold.federation.study.report.status import StatusBoard
 from fedscaffold.flower import wire
 from fedscaffold.flower.nodes import Node
-from fedscaffold.flower.study.signing import Signer
 
 POLL_INTERVAL = 0.2  # seconds between two looks for replies
 DISCOVER_INTERVAL = 2.0  # seconds between two looks for nodes

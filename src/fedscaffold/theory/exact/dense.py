@@ -474,15 +474,26 @@ def _doubled(powers: list[Array], X: Array) -> Array:
 
 def solve(apply: Callable[[Array], Array], right: Array, precondition: Callable[[Array], Array]) -> Array | None:
     """Return the solution of a linear equation by GMRES; None if it does not converge."""
-    from scipy.sparse.linalg import LinearOperator, gmres  # here, as it is slow to import
-
-    def flat(function: Callable[[Array], Array]) -> LinearOperator:
-        return LinearOperator((right.size, right.size), matvec=lambda v: function(v.reshape(right.shape)).ravel())
-
-    found, _ = gmres(flat(apply), right.ravel(), M=flat(precondition), rtol=1e-9, restart=40, maxiter=3)
-    found = found.reshape(right.shape)
-    error = np.linalg.norm(apply(found) - right)
-    return found if error <= 1e-6 * np.linalg.norm(right) else None
+    found, left, size = np.zeros_like(right), right, float(np.linalg.norm(right))
+    for _ in range(3):  # of at most 40 steps each
+        basis, images = [left / np.linalg.norm(left)], np.zeros((41, 40))
+        for k in range(40):
+            new = apply(precondition(basis[k]))
+            for j, one in enumerate(basis):
+                images[j, k] = np.vdot(one, new)
+                new = new - images[j, k] * one
+            images[k + 1, k] = np.linalg.norm(new)
+            given = np.append(np.linalg.norm(left), np.zeros(k + 1))
+            shares = np.linalg.lstsq(images[: k + 2, : k + 1], given, rcond=None)[0]
+            error = np.linalg.norm(images[: k + 2, : k + 1] @ shares - given)
+            if error <= 1e-9 * size:
+                break
+            basis.append(new / images[k + 1, k])
+        found = found + precondition(np.tensordot(shares, np.stack(basis[: shares.size]), axes=1))
+        before, left = np.linalg.norm(left), right - apply(found)
+        if np.linalg.norm(left) <= 1e-8 * size or np.linalg.norm(left) > 0.1 * before:  # all that rounding leaves
+            break
+    return found if np.linalg.norm(left) <= 1e-6 * size else None
 
 
 def _spread(reach: Array, cov: Array) -> Array:

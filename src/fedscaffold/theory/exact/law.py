@@ -146,7 +146,16 @@ def exact_law(
     many = many_clients(problem, method, batches)
     if many is None or _few(problem, many):
         return _dense_law(dense_rounds(problem, method, batches), rounds, begin)
-    return _law_of_many(many, rounds, begin)
+    law, noise = many.plateau()
+    bias, bias_xi = many.resting()
+    curve = None if rounds is None else many.curve(rounds, begin, (law, noise))
+    return ExactLaw(cov_theta=law.cov_theta, bias=bias, bias_xi=bias_xi, curve=curve)
+
+
+def is_quick(problem: Problem, method: Method, batches: Batches) -> bool:
+    """Return whether `exact_law` applies and takes a fraction of a second: Scaffold or FedAvg on few states."""
+    plain = plain_method(method, problem.n_clients) is not None
+    return plain and problem.n_clients * problem.dim <= LARGEST and is_exact(problem, method, batches)
 
 
 def dense_rounds(problem: Any, method: Method, batches: Batches) -> Rounds:
@@ -184,13 +193,6 @@ def _dense_law(r: Rounds, rounds: int | None, theta0: Array) -> ExactLaw:
             if left <= 1e-14 * np.abs(cov).max():
                 break
     return ExactLaw(cov_theta=cov, bias=bias, bias_xi=r.corrections(law.mean), curve=curve)
-
-
-def _law_of_many(many: ManyClients, rounds: int | None, theta0: Array) -> ExactLaw:
-    law, noise = many.plateau()
-    bias, bias_xi = many.resting()
-    curve = None if rounds is None else many.curve(rounds, theta0, (law, noise))
-    return ExactLaw(cov_theta=law.cov_theta, bias=bias, bias_xi=bias_xi, curve=curve)
 
 
 def error_interval(bias: Array, cov_theta: Array, level: float = 0.9) -> tuple[float, float]:

@@ -5,6 +5,7 @@ them, and these numbers are found by calling them with zeros and ones. So method
 covered too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,8 +120,6 @@ def linear_method(method: Method, weights: Array) -> LinearMethod:
         )
     steps, probabilities = _step_distribution(method, N)
     probe = _Probe(method, weights, steps if probabilities is None else steps[:1], participants / N)
-    found = probe.coefficients()
-    probe.check_linear(found)
     return LinearMethod(
         gamma=method.step_size,
         steps=steps,
@@ -129,7 +128,7 @@ def linear_method(method: Method, weights: Array) -> LinearMethod:
         noisy_exchange=method.exchange == "minibatch",
         pull=method.pull,
         anchored=anchor is not None,
-        **found,
+        **probe.coefficients(),
     )
 
 
@@ -204,10 +203,35 @@ class _Probe:
         return np.concatenate([field[:, 0] for field in found], axis=1) if J else np.zeros((len(inputs), 0))
 
     def coefficients(self) -> dict[str, Any]:
-        """Return the values of each function at unit inputs."""
-        K, J = self.K, self.J
-        correction, message = self.correction(np.eye(K + J + 2)), self.message(np.eye(K + 1 + J))
-        aggregate, update = self.aggregate(np.eye(K + 1)).T, self.update(np.eye(J + 1 + 2 * K)).T
+        """Return the values of each function at unit inputs.
+
+        Raises
+        ------
+        InvalidInput
+            If functions differ from their coefficients at random inputs, or do not follow a shift of θ.
+        """
+        K, J, rng = self.K, self.J, np.random.default_rng(0)
+
+        def matrix(function: Callable[[Array], Array], n: int) -> Array:
+            found, inputs = function(np.eye(n)).reshape(n, -1), rng.normal(size=(3, n))
+            near = ROUNDING * (1.0 + np.abs(found).max(initial=0.0))
+            if not np.allclose(function(inputs).reshape(3, -1), inputs @ found, rtol=ROUNDING, atol=near):
+                raise not_linear(self.method)
+            return found
+
+        correction, message = matrix(self.correction, K + J + 2)[:, 0], matrix(self.message, K + 1 + J)
+        aggregate, update = matrix(self.aggregate, K + 1).T, matrix(self.update, J + 1 + 2 * K).T
+        sent, before, after = update[:, J], update[:, J + 1 : J + 1 + K], update[:, J + 1 + K :]
+        expected = np.vstack([np.eye(K)[:, :1] * (1.0 - message[K]), message[K:]])  # of θ, and no other field
+        expected[K + 1 :] = message[K + 1 :, :1]  # the same for all clients
+        followed = sent + (before + after) @ self.positions
+        if not (
+            np.allclose(message, expected, rtol=ROUNDING, atol=ROUNDING)
+            and np.allclose(aggregate[:, :K] @ self.positions + aggregate[:, K], self.positions, atol=ROUNDING)
+            and abs(correction[:K] @ self.positions) < ROUNDING
+            and np.allclose(followed, 0.0, atol=ROUNDING * (1.0 + np.abs(sent).max(initial=0.0)))
+        ):
+            raise not_linear(self.method)
         return {
             "positions": self.positions,
             "correction_server": correction[:K],
@@ -219,47 +243,10 @@ class _Probe:
             "aggregate_server": aggregate[:, :K],
             "aggregate_mean": aggregate[:, K],
             "update_client": update[:, :J],
-            "update_sent": update[:, J],
-            "update_before": update[:, J + 1 : J + 1 + K],
-            "update_after": update[:, J + 1 + K :],
+            "update_sent": sent,
+            "update_before": before,
+            "update_after": after,
         }
-
-    def check_linear(self, found: dict[str, Any]) -> None:
-        """Raise if functions differ from their coefficients at random inputs, or do not follow a shift of θ."""
-        rng = np.random.default_rng(0)
-        K, local = self.K, found["message_local"]
-        exchanged = [found["correction_own"], found["correction_mean"]]
-        correction = np.concatenate([found["correction_server"], found["correction_client"], exchanged])
-        aggregate = np.vstack([found["aggregate_server"].T, found["aggregate_mean"]])
-        update = [
-            found["update_client"].T,
-            found["update_sent"],
-            found["update_before"].T,
-            found["update_after"].T,
-        ]
-        matrices = (
-            (self.correction, correction[:, None]),
-            (self.aggregate, aggregate),
-            (self.update, np.vstack(update)),
-        )
-        for function, matrix in matrices:
-            inputs = rng.normal(size=(3, len(matrix)))
-            got, expected = function(inputs).reshape(3, -1), inputs @ matrix
-            near = ROUNDING * (1.0 + np.abs(matrix).max(initial=0.0))
-            if not np.allclose(got, expected, rtol=ROUNDING, atol=near):
-                raise not_linear(self.method)
-        inputs = rng.normal(size=(3, K + 1 + self.J))
-        spread = (1.0 - local) * inputs[:, :1] + local * inputs[:, K : K + 1]
-        spread = spread + (inputs[:, K + 1 :] @ found["message_client"])[:, None]
-        shifted = found["aggregate_server"] @ self.positions + found["aggregate_mean"]
-        followed = found["update_sent"] + (found["update_before"] + found["update_after"]) @ self.positions
-        if not (
-            np.allclose(self.message(inputs), spread, rtol=ROUNDING, atol=ROUNDING)
-            and np.allclose(shifted, self.positions, atol=ROUNDING)
-            and abs(found["correction_server"] @ self.positions) < ROUNDING
-            and np.allclose(followed, 0.0, atol=ROUNDING * (1.0 + np.abs(found["update_sent"]).max(initial=0.0)))
-        ):
-            raise not_linear(self.method)
 
 
 def not_linear(method: Method) -> InvalidInput:

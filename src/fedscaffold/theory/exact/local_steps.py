@@ -4,7 +4,7 @@ With Γ_c = I − γ∇²f_c diagonal, whatever varies along the local steps is 
 sum over steps is then a divided difference of powers, and costs the same for any H.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +31,6 @@ def steps(gamma: float, H: int, smallest: float, largest: float, growth: float, 
     tolerance, relative to powers that fall as slowly as any second moment does. If noise makes the second moments
     of single clients grow along a round, `growth` is the largest factor of a step.
     """
-    from scipy.linalg import qr  # here, as it is slow to import
-
     low, high = 1.0 - gamma * largest, 1.0 - gamma * smallest
     candidates = _candidates(low, high, H)
     if growth > 1.0 + 1e-3 / H:
@@ -44,13 +42,26 @@ def steps(gamma: float, H: int, smallest: float, largest: float, growth: float, 
     fall = np.log(np.clip(max(abs(low), abs(high)), 1e-3, 1.0))
     weight = np.exp(np.minimum(-2.0 * fall * where, np.log(1e3)))  # noise may fall by 1e3 and stay precise
     powers = weight[:, None] * candidates[None, :] ** where[:, None]
-    basis, triangle, order = qr(powers / np.abs(powers).max(axis=0), mode="economic", pivoting=True)
-    left = np.abs(np.diag(triangle))
-    m = min(20, int((left > tolerance * left[0]).sum()))  # with more, rounding errors of `fit` grow
-    _, _, rows = qr(basis[:, :m].T, mode="economic", pivoting=True)
-    rates, nodes = candidates[order[:m]], np.sort(where[rows[:m]])
+    chosen, basis = _pivots(powers / np.abs(powers).max(axis=0), tolerance)
+    rates, nodes = candidates[chosen], np.sort(where[_pivots(basis.T, 0.0)[0]])
     fit = np.asarray(np.linalg.inv(rates[None, :] ** nodes[:, None]), dtype=np.float64)
     return Steps(H, [int(h) for h in nodes], rates, fit)
+
+
+def _pivots(matrix: Array, tolerance: float) -> tuple[list[int], Array]:
+    """Return which columns span the others within a relative tolerance, and their orthonormal basis."""
+    left, chosen, basis = matrix, list[int](), list[Array]()
+    least = tolerance * np.linalg.norm(matrix, axis=0).max()
+    while len(chosen) < min(20, len(matrix)):  # with more than 20, rounding errors of `fit` grow
+        sizes = np.linalg.norm(left, axis=0)
+        k = int(sizes.argmax())
+        if sizes[k] <= least:
+            break
+        chosen.append(k)
+        basis.append(left[:, k] / sizes[k])
+        for _ in range(2):  # the second time for what rounding left
+            left = left - np.outer(basis[-1], basis[-1] @ left)
+    return chosen, np.stack(basis, axis=1)
 
 
 def _candidates(low: float, high: float, H: int) -> Array:
@@ -102,6 +113,27 @@ class Powers:
     def sums(self, hs: Sequence[int]) -> Array:
         """Return Σ_{k<h} g^k for h in hs, (k, len(hs), d)."""
         return np.stack([divided(self.g, self.g**h, 1.0, h) if h else np.zeros_like(self.g) for h in hs], axis=1)
+
+
+def mean_path(
+    own: Powers, weights: Array, slopes: Array, theta: Array, gamma: float, H: int, *, scaffold: bool
+) -> Iterator[tuple[Array, Array]]:
+    """Yield θ − θ* of rounds without noise and ξ_c − ξ*_c, the latter in the eigenbases, (k, d), for t = 0, 1, ...
+
+    Local models end at Γ^H (θ − θ*) − γHδ (ξ_c − ξ*_c); FedAvg leaves ξ_c = 0. `theta` is θ_0 − θ*, and `slopes`
+    are ∇f_c(θ*).
+    """
+    d = theta.size
+    into = own.U.transpose(0, 2, 1).reshape(-1, d)
+    back = (weights[:, None, None] * own.U).transpose(1, 0, 2).reshape(d, -1)
+    power, pull = own.gH.ravel(), gamma * H * own.delta.ravel()
+    ahead = np.einsum("cij,ci->cj", own.U, slopes).ravel()
+    while True:
+        yield theta, ahead.reshape(-1, d)
+        local = power * (into @ theta) - pull * ahead
+        theta = back @ local
+        if scaffold:
+            ahead = ahead + (local - into @ theta) / (gamma * H)
 
 
 def divided(base: Array, power: Array, rate: float, h: int | IntArray) -> Array:

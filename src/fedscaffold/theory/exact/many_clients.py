@@ -13,19 +13,16 @@ M·d states, M about ten, in place of N·d. The noise e_c of a round has the cov
 an affine function of the second moments of the local models, to which it adds itself. FedAvg has the one state θ.
 """
 
-import math
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.exact.dense import DOUBLINGS, GROWN, LARGEST, no_plateau, solve
-from fedscaffold.theory.exact.local_steps import Powers, Steps, accumulate, steps
-from fedscaffold.theory.exact.quadratic import ClientRecords, Quadratic
+from fedscaffold.theory.exact.local_steps import Powers, Steps, accumulate, mean_path, steps
+from fedscaffold.theory.exact.quadratic import Quadratic
 
 CLIENTS_AT_ONCE = 128  # in products of M·d × d matrices, which then stay in the processor's cache
 
@@ -233,18 +230,10 @@ class ManyClients:
         θ_c^h = (Γ^h + K_h/γH) θ − (K_h/γH) η_c − γ Σ_{k<h} Γ^{h−1−k} ε(k), with K_h = γ Σ_{k<h} Γ^k.
         """
         found = np.empty((*self.q.slopes.shape[:1], len(self.steps.nodes), *self.q.matrices.shape[1:]))
-        U, blocks = self.powers.U, self.q.blocks
-
-        def fill(block: ClientRecords) -> None:
+        for block in self.q.blocks:
             at = block.clients
             second = self.moments(at, law, means, None if nodes is None else nodes[at])
-            found[at] = self.factors[at, None, None, None] * block.covariances(second, U[at])
-
-        if len(blocks) > 1:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(pool.map(fill, blocks))
-        else:
-            fill(blocks[0])
+            found[at] = self.factors[at, None, None, None] * block.covariances(second, self.powers.U[at])
         return Noise(self, found)
 
     def moments(self, at: IntArray, law: Law, means: tuple[Array, Array], nodes: Array | None) -> Array:
@@ -327,17 +316,8 @@ class ManyClients:
 
     def mean_path(self, theta0: Array) -> Iterator[tuple[Array, Array]]:
         """Yield E θ_t − θ* and E ξ_c − ξ*_c, the latter in the eigenbases, (N, d), for t = 0, 1, ..."""
-        own, (N, d) = self.powers, self.q.slopes.shape
-        into = own.U.transpose(0, 2, 1).reshape(-1, d)
-        back = (self.q.weights[:, None, None] * own.U).transpose(1, 0, 2).reshape(d, -1)
-        power, pull = own.gH.ravel(), self.gamma * self.H * own.delta.ravel()
-        theta, ahead = theta0 - self.q.optimum, np.einsum("cij,ci->cj", own.U, self.q.slopes).ravel()
-        while True:
-            yield theta, ahead.reshape(N, d)
-            local = power * (into @ theta) - pull * ahead
-            theta = back @ local
-            if self.scaffold:
-                ahead = ahead + (local - into @ theta) / (self.gamma * self.H)
+        w, slopes, start = self.q.weights, self.q.slopes, theta0 - self.q.optimum
+        return mean_path(self.powers, w, slopes, start, self.gamma, self.H, scaffold=self.scaffold)
 
     # the way to the plateau
 
@@ -383,48 +363,28 @@ class ManyClients:
     def followed(self, way: "Way", rounds: int, theta0: Array) -> Array:
         """Return the curve if the noise of some clients is followed.
 
-        Noise is computed in the first rounds and then less and less often, until it is that of the plateau, and
-        interpolated in between.
+        Noise is computed in the first rounds and then less and less often, until it is that of the plateau. In
+        between, its excess over the plateau's falls as it did before.
         """
-        path, coarse = self.mean_path(theta0), self.scaffold and self.q.slopes.size > LARGEST
-        theta, ahead = next(path)
-        found, begin = [float(theta @ theta)], way.start()
-        noise, rate = None, 1.0
-        if self.factors.any():
-            noise, rate = way.noise_at(begin, theta, ahead[way.clients], None)
-        fall = 1.0  # of what the noise lacks to the plateau's, per round
-        while begin.t < rounds:
-            count = rounds - begin.t if noise is None else max(1, begin.t // (2 if coarse else 8))
-            squares = np.empty(count)
-            for k in range(count):
-                theta, ahead = next(path)
-                squares[k] = theta @ theta
-            if noise is None:
-                begin, variances = way.resting(begin, count)
-                found.extend(squares + variances)
-                continue
-            x = np.arange(count) / count
-            falling = np.power(fall, np.arange(count, dtype=np.float64))
-            later, variances = way.propagated(begin, noise, noise, falling, np.zeros(count), clients=True)
-            last = noise
-            noise, rate = way.noise_at(later, theta, ahead[way.clients], (noise, fall**count, rate))
-            ratio = way.excess(noise) / way.excess(last) if way.excess(last) else 0.0
-            if count > 1:
-                share = (ratio**x - ratio) / (1.0 - ratio) if 0.0 < ratio < 0.99 else 1.0 - x
-                again, variances = way.propagated(begin, last, noise, share, 1.0 - share, clients=False)
-                later = replace(later, P=again.P)
-            fall = float(np.clip(ratio, 0.0, 1.0)) ** (1.0 / count)
-            found.extend(squares + variances)
-            noise = None if way.has_come_to_rest(noise) else noise
-            begin = later
-        return np.array(found[: rounds + 1])
+        at, noise, begin, share, fall = way.start(), way.noise, 0, 0.0, 1.0
+        curve, rest = np.empty(rounds + 1), not self.factors.any()
+        for t, (theta, ahead) in zip(range(rounds + 1), self.mean_path(theta0), strict=False):
+            curve[t] = theta @ theta + np.trace(self.system.cov_theta(at.P))
+            if not rest and (t == 0 or t == begin + max(1, begin // 16)):
+                last, noise = way.excess(noise), way.noise_at(at, theta, ahead[way.clients], noise, share)
+                if t > 0:
+                    fall = float(np.clip(way.excess(noise) / (last or np.inf), 0.0, 1.0)) ** (1.0 / (t - begin))
+                rest = way.has_come_to_rest(noise)
+                begin, share = t, 0.0 if rest else 1.0
+            at = way.after(at, noise, share, clients=not rest)
+            share *= fall
+        return curve
 
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """Covariances before round t."""
+    """Covariances before a round."""
 
-    t: int
     P: Array  # of the states
     with_states: Array  # of the states with η_c, the latter in the eigenbases, (N, M d, d)
     eta: Array  # of η_c, in the eigenbases, (N, d, d)
@@ -443,7 +403,7 @@ class Way:
     def start(self) -> Moment:
         """Return the covariances before the first round."""
         P, eta = np.zeros_like(self.many.system.matrix), np.zeros_like(self.noise.gathered)
-        return Moment(0, P, np.zeros((len(eta), len(P), eta.shape[1])), eta)
+        return Moment(P, np.zeros((len(eta), len(P), eta.shape[1])), eta)
 
     def excess(self, noise: Noise) -> float:
         """Return by how much a round's noise is more than the plateau's, relative."""
@@ -466,57 +426,29 @@ class Way:
         theta_eta = _t(U) @ at.with_states.reshape(len(U), M, d, d).sum(axis=1)
         return Law(at.P, self.many.system.cov_theta(at.P), theta_eta, at.eta)
 
-    def noise_at(
-        self, at: Moment, theta: Array, ahead: Array, guess: tuple[Noise, float, float] | None
-    ) -> tuple[Noise, float]:
-        """Return the noise of a round with given means, and how fast repeating finds it, from an earlier result.
-
-        `guess` is the earlier noise, the share of its excess that is left, and that rate.
-        """
+    def noise_at(self, at: Moment, theta: Array, ahead: Array, guess: Noise, share: float) -> Noise:
+        """Return the noise of a round with given means, from an earlier one and the share of its excess left."""
         many, law = self.many, self.law(at)
         means = theta, np.einsum("cij,cj->ci", many.powers.U, ahead)
-        found = None
-        if guess is not None:
-            found = Noise(many, self.noise.nodes + guess[1] * (guess[0].nodes - self.noise.nodes))
-        last, slowest, rate = 0.0, 0.0, 1.0 if guess is None else guess[2]
-        for _ in range(12):
-            before, found = found, many.observed(law, means, None if found is None else found.nodes)
-            if before is None:
-                continue
-            change = self.sizes(found.gathered - before.gathered)
-            if last > 0.0:
-                rate = change / last
-                slowest = max(slowest, rate)
-            if rate < 0.9 and change * rate <= 10.0 * many.tolerance * (1.0 - rate) * self.sizes(found.gathered):
-                return found, slowest or rate
-            last = change
+        found = Noise(many, self.noise.nodes + share * (guess.nodes - self.noise.nodes))
+        for _ in range(16):
+            before, found = found, many.observed(law, means, found.nodes)
+            if self.sizes(found.gathered - before.gathered) <= 10.0 * many.tolerance * self.sizes(found.gathered):
+                return found
         zero = many.observed(law, means, None).nodes
         solved = solve(lambda C: C - (many.observed(law, means, C).nodes - zero), zero, lambda C: C)
         if solved is None:
             raise no_plateau()
-        return Noise(many, solved), 1.0
+        return Noise(many, solved)
 
-    def propagated(
-        self, at: Moment, first: Noise, second: Noise, of_first: Array, of_second: Array, *, clients: bool
-    ) -> tuple[Moment, Array]:
-        """Return the covariances some rounds later, and tr Cov θ after each of them; without `clients`, of P only.
-
-        Beyond the plateau's, a round's noise is a combination of that of two rounds.
-        """
-        rest, system, P = self.noise.gathered, self.many.system, at.P
-        inputs = [noise.input - self.noise.input + self.excess(noise) * self.others for noise in (first, second)]
-        beyond = [noise.gathered - rest for noise in (first, second)]
-        variances = np.empty(of_first.size)
-        for k, (a, b) in enumerate(zip(of_first, of_second, strict=True)):
-            if clients and self.many.scaffold:
-                at = self.next_clients(replace(at, P=P), rest + a * beyond[0] + b * beyond[1])
-            P = system.times(system.times(P).T) + self.noise.input + self.others + a * inputs[0] + b * inputs[1]
-            variances[k] = np.trace(system.cov_theta(P))
-        return replace(at, t=at.t + of_first.size, P=P), variances
-
-    def next_clients(self, at: Moment, Q: Array) -> Moment:
-        """Return the covariances of η_c, with the states and by itself, one round later; P stays."""
+    def after(self, at: Moment, noise: Noise, share: float, *, clients: bool) -> Moment:
+        """Return the covariances one round later, with a share of a noise's excess; without `clients`, P only."""
         many, system, own = self.many, self.many.system, self.many.powers
+        beyond = noise.input - self.noise.input + self.excess(noise) * self.others
+        P = system.times(system.times(at.P).T) + self.noise.input + self.others + share * beyond
+        if not (clients and many.scaffold):
+            return replace(at, P=P)
+        Q = self.noise.gathered + share * (noise.gathered - self.noise.gathered)
         (M, d, _), keep, reach = system.J.shape, 1.0 - own.delta, many.reach
         law, J, c = self.law(at), system.J.reshape(M * d, d), np.repeat(system.c, d)[:, None]
         with_theta = c * system.with_theta(at.P).reshape(M * d, d) + J @ law.cov_theta
@@ -526,49 +458,27 @@ class Way:
         fed = reach[:, :, None] * law.theta_eta * keep[:, None, :]
         eta = keep[:, :, None] * at.eta * keep[:, None, :] + fed + _t(fed) + many.gamma**2 * Q
         eta += reach[:, :, None] * (_t(own.U) @ law.cov_theta @ own.U) * reach[:, None, :]
-        return replace(at, with_states=X, eta=eta)
+        return Moment(P, X, eta)
 
     @cached_property
     def shares(self) -> Array:
         """Φ_m(C̃_c) in the eigenbases, (N, M, d)."""
         return self.many.shares(slice(None)).swapaxes(0, 1)
 
-    def resting(self, at: Moment, rounds: int) -> tuple[Moment, Array]:
-        """Return the same with the noise of the plateau."""
-        system, P = self.many.system, at.P
-        plateau = float(np.trace(self.rest.cov_theta))
-        variances = np.full(rounds, plateau)
-        for k in range(rounds if np.abs(self.rest.P).max() > 0.0 or np.abs(P).max() > 0.0 else 0):
-            P = system.times(system.times(P).T) + self.noise.input + self.others
-            variances[k] = np.trace(system.cov_theta(P))
-            if np.abs(P - self.rest.P).max() <= 1e-9 * np.abs(self.rest.P).max():
-                break
-        return replace(at, t=at.t + rounds, P=P), variances
-
 
 def chebyshev(lowest: float, highest: float, tolerance: float) -> Array:
     """Return points of [lowest, highest] = range of log δ, enough for 1/(z − 1 + δ) on |z| = 1."""
     if highest - lowest < 1e-12:
         return np.array([0.5 * (lowest + highest)])
-    wider = math.floor(8.0 * lowest) / 8.0, math.ceil(8.0 * highest) / 8.0 if highest <= 0.0 else highest
-    return _chebyshev(lowest, highest, _points_needed(*wider, tolerance))
-
-
-def _chebyshev(lowest: float, highest: float, M: int) -> Array:
-    return 0.5 * (lowest + highest) + 0.5 * (highest - lowest) * np.cos(np.pi * (np.arange(M) + 0.5) / M)
-
-
-@lru_cache(maxsize=1024)
-def _points_needed(lowest: float, highest: float, tolerance: float) -> int:
-    """Return how many points a range of log δ needs."""
     z = np.exp(1j * np.concatenate([[0.0], np.pi * 10.0 ** np.linspace(-4, 0, 60)]))[:, None]
     x = np.linspace(lowest, highest, 101)
-    for M in range(2, 48):
-        points = _chebyshev(lowest, highest, M)
+    for M in range(2, 49):
+        nodes = np.cos(np.pi * (np.arange(M) + 0.5) / M)
+        points = 0.5 * (lowest + highest) + 0.5 * (highest - lowest) * nodes
         error = np.abs((1.0 / (z - 1.0 + np.exp(points))) @ lagrange(points, x) * (z - 1.0 + np.exp(x)) - 1.0)
         if error.max() < tolerance:
-            return M
-    return 48
+            break
+    return points
 
 
 def lagrange(points: Array, x: Array) -> Array:

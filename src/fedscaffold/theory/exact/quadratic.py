@@ -7,6 +7,7 @@ linear in W = E[(1, x)(1, x)ᵀ], which is all that the exact laws need of the r
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -17,7 +18,8 @@ from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.draws import Draws
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.client_blocks import BLOCK, client_rows, taken
+
+BLOCK = 1 << 18  # numbers in a block's records: 2 MB, which stay in the processor's cache
 
 
 @runtime_checkable
@@ -266,3 +268,27 @@ def _blocks(problem: Any, theta: Array) -> Iterator[ClientRecords]:
             A, b = problem.A[rows], problem.b[rows]
             records = np.concatenate([(A @ theta - b)[..., None], A], axis=3)
             yield Systems(clients, records, share)
+
+
+def client_rows(offsets: IntArray, numbers: int) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield clients of similar sizes, as many as fit into a block, and the rows of their records, (k, n).
+
+    Beyond a client's last record rows are −1. `numbers` is how many numbers a record has.
+    """
+    sizes = np.diff(offsets)
+    order = np.argsort(sizes, kind="stable")
+    begin = 0
+    for end in range(1, order.size + 1):
+        if end == order.size or (end + 1 - begin) * int(sizes[order[end]]) * numbers > BLOCK:
+            clients = order[begin:end]
+            at = np.arange(int(sizes[clients].max()))
+            yield clients, np.where(at < sizes[clients, None], offsets[clients, None] + at, -1)
+            begin = end
+
+
+def taken(table: Array, rows: IntArray) -> Array:
+    """Return rows of a table, 0 for −1; a view if they follow one another."""
+    first, last = int(rows[0, 0]), int(rows[-1, -1])
+    if last == first + rows.size - 1 and all(b - a == rows.shape[1] for a, b in pairwise(rows[:, 0])):
+        return table[first : last + 1].reshape(*rows.shape, -1)
+    return np.where((rows >= 0)[..., None], table[rows], 0.0)

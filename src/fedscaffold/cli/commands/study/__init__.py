@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -15,11 +16,11 @@ import typer
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.commands.status import EXIT_CODES
-from fedscaffold.cli.commands.study import new
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
-from fedscaffold.cli.options import print_facts
+from fedscaffold.cli.options import AsJson, print_table
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import write_text
 from fedscaffold.data.encoding import Category
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.client.files import SiteFolder
@@ -30,9 +31,10 @@ from fedscaffold.federation.study.report.dry_run import dry_run
 from fedscaffold.federation.study.report.site_page import write_site_page
 from fedscaffold.federation.study.report.status import StudyStatus, study_status
 from fedscaffold.federation.study.site import StudySite
-from fedscaffold.flower.study.invite import Invite, fingerprint, public_key_of, write_invites
+from fedscaffold.federation.study.study import conduct_study
+from fedscaffold.flower.study.invite import Invite, coordinator_files, fingerprint, public_key_of, write_invites
 from fedscaffold.flower.study.site_folder import ACCEPT, JoinedSite
-from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
+from fedscaffold.flower.study.study_file import DEFAULT_ADDRESS, StudyFile, StudyFolder, split_names
 
 PAGE, AGREEMENT = "site.html", "agreement.json"
 
@@ -43,12 +45,81 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-app.command("new", epilog=new.EXAMPLES)(new.command)
+StudyToml = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")]
+
+
+@app.command(
+    "new",
+    epilog=(
+        "Examples:\n\n"
+        "  fedscaffold study new cancer.toml\n\n"
+        "  fedscaffold study new cancer.toml --target diagnosis --site bonn,graz,kiel "
+        "--address study.example.org:9092"
+    ),
+)
+def new(
+    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The file to write.")],
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    site: Annotated[list[str] | None, typer.Option(help="Names of sites; also writes their invitations.")] = None,
+    kind: tables.StudyKind = "logistic",
+    l2: tables.TablePenalty = None,
+    secure: tables.Secure = False,
+    epsilon: tables.Epsilon = None,
+    bounds: tables.BoundsFile = None,
+    settings: tables.Settings = None,
+    address: Annotated[
+        str | None, typer.Option(help="HOST:PORT under which sites reach you.", show_default=DEFAULT_ADDRESS)
+    ] = None,
+) -> None:
+    """Write the file of a new study, with a comment for every line, and invitations for its sites.
+
+    On a terminal the command asks for missing values. Everything can be changed in the file until the
+    study has begun.
+    """
+    with refusals(interrupted="nothing was written"):
+        if file.exists():
+            raise InvalidInput(f"{file} exists; give the name of a new file")
+        asked = _Questions()
+        target = target or asked.text("Which column is to be predicted?", "--target")
+        sites = split_names(site) or split_names(
+            [asked.text("Names of the sites, with commas between?", "--site")]
+        )
+        address = address or asked.text("Under which HOST:PORT do sites reach you?", None, DEFAULT_ADDRESS)
+        asked.finish()
+        chosen = tables.study_settings(
+            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon, bounds=bounds
+        )
+        study = StudyFile(name=file.stem, settings=chosen, sites=tuple(sites), address=address)
+        write_text(file, study.text())
+        invites = write_invites(file, list(sites))
+    typer.echo(f"{file}: change what you like, then send each site its invitation:")
+    for path in invites:
+        typer.echo(f"  {path}")
+    typer.echo("A site joins with: fedscaffold study join INVITATION --data TABLE")
+
+
+class _Questions:
+    """Questions for missing options on a terminal; without one, an error that lists all of them."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self.needed: list[str] = []
+
+    def text(self, question: str, option: str | None, default: str | None = None) -> str:
+        if self.terminal:
+            return str(typer.prompt(question, default=default))
+        if option is not None:
+            self.needed.append(option)
+        return default or ""
+
+    def finish(self) -> None:
+        if self.needed:
+            raise InvalidInput(f"give {' and '.join(self.needed)}; on a terminal they are asked for")
 
 
 @app.command("invite", epilog="Example:\n\n  fedscaffold study invite cancer.toml bonn graz")
 def invite(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")],
+    file: StudyToml,
     site: Annotated[list[str], typer.Argument(metavar="SITE...", help="Names of sites, as in the file.")],
 ) -> None:
     """Write invitations: small files with the study's address, its certificate and what it asks for.
@@ -66,7 +137,8 @@ def invite(
     epilog=(
         "Examples:\n\n"
         "  fedscaffold study join bonn.invite --data visits.csv --dry-run\n\n"
-        "  fedscaffold study join bonn.invite --data visits.csv --accept auto"
+        "  fedscaffold study join bonn.invite --data visits.csv --accept auto\n\n"
+        "  fedscaffold study join bonn.invite --data visits.csv --folder /mnt/share      by files, without a port"
     ),
 )
 def join(
@@ -79,6 +151,10 @@ def join(
         Path | None, typer.Option(help="A TOML file of what this site allows and sends.", show_default="safe")
     ] = None,
     folder: Annotated[
+        Path | None,
+        typer.Option(help="Exchange messages as files in this shared folder.", show_default="over the network"),
+    ] = None,
+    state: Annotated[
         Path | None, typer.Option(help="Folder for key, log and state.", show_default="SITE-site beside INVITE")
     ] = None,
     peer: Annotated[
@@ -86,10 +162,7 @@ def join(
         typer.Option(help="SITE=FINGERPRINT, from that site's people, for secure sums; once for each site."),
     ] = None,
     show: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="CSV files: delimiter, decimal or encoding; repeatable."),
-    ] = None,
+    settings: tables.CsvSettings = None,
 ) -> None:
     """Take part in a study: check the table, make a key, show what will leave, and answer the coordinator.
 
@@ -101,7 +174,7 @@ def join(
             raise InvalidInput(f"--accept must be one of {', '.join(ACCEPT)}, got {accept!r}")
         invited = Invite.load(invite)
         joined = JoinedSite(
-            folder=(folder or invite.parent / f"{invited.site}-site").resolve(), invite=invited, data=data,
+            folder=(state or invite.parent / f"{invited.site}-site").resolve(), invite=invited, data=data,
             text=tables.csv_format(tables.parse_settings(settings, tables.CSV_SETTINGS)), policy=policy,
             accept=accept, peers=_peers(peer or [], invited),
         )  # fmt: skip
@@ -122,22 +195,26 @@ def join(
             f"log: {joined.folder / 'audit.jsonl'} will have all that leaves this site; --dry-run shows it before"
         )
         if invited.settings.secure:
-            _print_fingerprint(site)
+            from fedscaffold.federation.study.secure.peers import own_fingerprint
+
+            typer.echo(
+                "secure sums: the coordinator will learn only sums over all sites. Give the people of the other "
+                "sites, not by way of the coordinator, the fingerprint of this site: "
+                f"{own_fingerprint(site.store)}"
+            )
         if accept == "ask":
-            site.accept = _asking(joined)
+            site.accept = partial(_ask_about_agreement, joined.folder / AGREEMENT)
             if not joined.peers:
-                site.accept_peers = _asking_about_peers()
-        _serve(joined, site)
+                site.accept_peers = _ask_about_peers
+        _serve(joined, site, folder)
         _write_page(joined)
     say(
         f"the study is over; its result is in {joined.folder / 'result.json'}, what left in {joined.folder / PAGE}"
     )
 
 
-def _serve(joined: JoinedSite, site: StudySite) -> None:
-    """Answer the coordinator until it has sent the result."""
-    from fedscaffold.flower.study.node import StudyNode
-
+def _serve(joined: JoinedSite, site: StudySite, shared: Path | None) -> None:
+    """Answer the coordinator, by files in a shared folder if there is one, until it has sent the result."""
     last = [""]
 
     def answer(read: Callable[[], Payload]) -> Payload:
@@ -149,27 +226,46 @@ def _serve(joined: JoinedSite, site: StudySite) -> None:
             say(phase)
         return reply
 
+    def is_over() -> bool:
+        return last[0] == "finish"
+
+    if shared is not None:
+        from fedscaffold.federation.post import answer_post
+
+        say(f"waiting for messages in {shared / joined.invite.study}")
+        answer_post(
+            shared / joined.invite.study, site=joined.invite.site, private_key=joined.private_key, answer=answer,
+            done=is_over,
+        )  # fmt: skip
+        return
+    from fedscaffold.flower.study.node import StudyNode
+
     node = StudyNode(
         address=joined.invite.address, authority=joined.invite.authority, private_key=joined.private_key,
         answer=answer, tell=say,
     )  # fmt: skip
-    node.run(lambda: last[0] == "finish")
+    node.run(is_over)
 
 
-def _asking(joined: JoinedSite) -> Callable[[Agreement], bool]:
-    def accept(agreement: Agreement) -> bool:
-        path = joined.folder / AGREEMENT
-        agreement.save(path)
-        encoding = agreement.encoding
-        typer.echo(f"\nThe coordinator proposes (all of it is in {path}):")
-        for column in encoding.columns:
-            told = f"categories {', '.join(map(str, column.values))}" if isinstance(column, Category) else "number"
-            typer.echo(f"  {column.name}: {told}")
-        classes = "number" if encoding.classes is None else ", ".join(map(str, encoding.classes))
-        typer.echo(f"  to predict {encoding.target}: {classes}")
-        return typer.confirm("Does this site take part?")
+def _ask_about_agreement(path: Path, agreement: Agreement) -> bool:
+    """Write a proposed agreement to a file, show it, and return whether the site takes part."""
+    agreement.save(path)
+    encoding = agreement.encoding
+    typer.echo(f"\nThe coordinator proposes (all of it is in {path}):")
+    for column in encoding.columns:
+        coded = f"categories {', '.join(map(str, column.values))}" if isinstance(column, Category) else "number"
+        typer.echo(f"  {column.name}: {coded}")
+    classes = "number" if encoding.classes is None else ", ".join(map(str, encoding.classes))
+    typer.echo(f"  to predict {encoding.target}: {classes}")
+    return typer.confirm("Does this site take part?")
 
-    return accept
+
+def _ask_about_peers(fingerprints: Mapping[str, str]) -> bool:
+    """Show the fingerprints of the other sites, and return whether they are the right ones."""
+    typer.echo("\nThe other sites of the secure sums have these fingerprints, according to the coordinator:")
+    for site, one in fingerprints.items():
+        typer.echo(f"  {site}: {one}")
+    return typer.confirm("Are they the ones that their people gave you?")
 
 
 def _peers(given: list[str], invite: Invite) -> dict[str, str]:
@@ -183,25 +279,6 @@ def _peers(given: list[str], invite: Invite) -> dict[str, str]:
     if given and not invite.settings.secure:
         raise InvalidInput("--peer is for studies with secure sums, which this one is not")
     return {site: text.replace(" ", "") for site, _, text in pairs}
-
-
-def _print_fingerprint(site: StudySite) -> None:
-    from fedscaffold.federation.study.secure.peers import own_fingerprint
-
-    typer.echo(
-        "secure sums: the coordinator will learn only sums over all sites. Give the people of the other sites, "
-        f"not by way of the coordinator, the fingerprint of this site: {own_fingerprint(site.store)}"
-    )
-
-
-def _asking_about_peers() -> Callable[[Mapping[str, str]], bool]:
-    def accept(fingerprints: Mapping[str, str]) -> bool:
-        typer.echo("\nThe other sites of the secure sums have these fingerprints, according to the coordinator:")
-        for site, one in fingerprints.items():
-            typer.echo(f"  {site}: {one}")
-        return typer.confirm("Are they the ones that their people gave you?")
-
-    return accept
 
 
 def _write_page(joined: JoinedSite) -> None:
@@ -218,7 +295,7 @@ def _write_page(joined: JoinedSite) -> None:
 
 @app.command("accept", epilog="Example:\n\n  fedscaffold study accept cancer.toml bonn.pub graz.pub")
 def accept(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")],
+    file: StudyToml,
     key: Annotated[list[str], typer.Argument(metavar="KEY...", help="The files SITE.pub that sites sent.")],
     replace: Annotated[bool, typer.Option(help="Accept a new key of a site that has one.")] = False,
 ) -> None:
@@ -259,12 +336,17 @@ def accept(
     epilog=(
         "Examples:\n\n"
         "  fedscaffold study run cancer.toml --out cancer\n\n"
-        "  fedscaffold study run cancer.toml --out cancer --dashboard localhost:0      a live page in the browser"
+        "  fedscaffold study run cancer.toml --out cancer --dashboard localhost:0      a live page\n\n"
+        "  fedscaffold study run cancer.toml --out cancer --folder /mnt/share      by files, without a port"
     ),
 )
 def run(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")],
+    file: StudyToml,
     out: Annotated[Path, typer.Option(help="Folder for the model, the report and everything the study keeps.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Exchange messages as files in this shared folder.", show_default="over the network"),
+    ] = None,
     dashboard: Annotated[
         str | None, typer.Option(help="HOST:PORT of a live page about the study; port 0 is any free one.")
     ] = None,
@@ -274,23 +356,39 @@ def run(
     After any stop, by Ctrl-C, a crash or a reboot, the same command continues. Every minute it prints which sites
     it waits for.
     """
-    with refusals(interrupted=RESUMABLE), ended_by_signal(signal.SIGTERM, signal.SIGHUP):
-        from fedscaffold.flower.study.link import CoordinatorLink
+    with refusals(interrupted=RESUMABLE), ended_by_signal(signal.SIGTERM, signal.SIGHUP), ExitStack() as stack:
+        if dashboard is not None:
+            from fedscaffold.dashboard import serve_dashboard
 
-        link = CoordinatorLink(file, out, say)
-        with ExitStack() as stack:
-            if dashboard is not None:
-                from fedscaffold.dashboard import serve_dashboard
-
-                host, _, port = dashboard.rpartition(":")
-                if not host or not port.isdecimal() or int(port) > 65535:
-                    raise InvalidInput(f"dashboard must be HOST:PORT, got {dashboard!r}")
-                page = serve_dashboard(out, host=host, port=int(port))
-                say(f"The live page is at {stack.enter_context(page)}")
-            found = link.run(ProgressLines())
+            host, _, port = dashboard.rpartition(":")
+            if not host or not port.isdecimal() or int(port) > 65535:
+                raise InvalidInput(f"dashboard must be HOST:PORT, got {dashboard!r}")
+            page = serve_dashboard(out, host=host, port=int(port))
+            say(f"The live page is at {stack.enter_context(page)}")
+        found = _conduct(file, out, folder)
     print_result(found, out)
     if found.state == "stopped":
         raise typer.Exit(FAILED)
+
+
+def _conduct(file: Path, out: Path, shared: Path | None) -> StudyStatus:
+    """Conduct a study over the network, or by files in a shared folder; return its status at the end."""
+    if shared is None:
+        from fedscaffold.flower.study.link import CoordinatorLink
+
+        return CoordinatorLink(file, out, say).run(ProgressLines())
+    from fedscaffold.federation.post import PostTransport
+
+    study, keys = StudyFile.load(file), StudyFolder(file)
+    transport = PostTransport(
+        shared / study.name, sites=study.sites, keys=keys.accepted, signer=coordinator_files(study, keys)[1],
+        most_seconds=None if study.missing == "wait" else study.timeout, say=say,
+    )  # fmt: skip
+    conduct_study(
+        transport, study.settings, name=study.name, folder=out, absent=study.missing,
+        save=lambda result: result.save(out),
+    )  # fmt: skip
+    return study_status(out)
 
 
 @app.command(
@@ -305,7 +403,7 @@ def run(
 )
 def status(
     folder: Annotated[Path, typer.Argument(help="The folder that was given to `study run --out`.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the state of a study: its phase, the error against the tolerance, which sites are there or refused."""
     with refusals(interrupted="nothing was changed"):
@@ -313,7 +411,7 @@ def status(
         if as_json:
             typer.echo(json.dumps(found.to_json(), ensure_ascii=True))
         else:
-            print_facts(f"study {found.name}", _facts(found))
+            print_table(f"study {found.name}", _facts(found))
     raise typer.Exit(EXIT_CODES[found.state])
 
 

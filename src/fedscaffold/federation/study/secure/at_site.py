@@ -24,7 +24,6 @@ from fedscaffold.federation.study.secure import numbers
 from fedscaffold.federation.study.secure.blocks import SumBlock
 from fedscaffold.federation.study.secure.ranges import largest_part
 from fedscaffold.federation.study.secure.tables import TableWords, read_labels
-from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.methods import GradientScaffold, Scaffold
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def numbers_at_site(
     message = parsed(lambda: unpack(question, "the coordinator"))
     check_answered(message.phase, site.policy)
     if message.phase == "prepare":
-        words = _table_words(message)
+        words = _table_words(site, message)
         least = max(site.rules.min_cell, words.settings.min_cell)
         return {"table": words.encode(site.current_table, min_cell=least)}
     if message.phase == "measure":
@@ -64,10 +63,11 @@ def numbers_at_site(
     raise Refusal(RefusalCode.BAD_REQUEST, f"{message.phase} is no sum")
 
 
-def _table_words(message: StudyMessage) -> TableWords:
+def _table_words(site: "StudySite", message: StudyMessage) -> TableWords:
+    settings = site.settings_in(message)
+
     def read() -> TableWords:
         fields = Fields(message.body, "the request")
-        settings = StudySettings.from_json(fields.value("settings"))
         kinds: Any = fields.fields("kinds").as_dict()
         labels = read_labels(fields.value("labels"), "the request", kinds, settings)
         return TableWords(kinds=kinds, settings=settings, labels=labels)

@@ -1,6 +1,8 @@
-"""Signatures of the coordinator: a site answers only requests that the holder of the invitation's key signed.
+"""Signatures of the coordinator and of the sites.
 
-Flower's SuperLink lets anybody who reaches it start a run, so that a message of Flower does not say who asks.
+Neither Flower's SuperLink, at which anybody who reaches it can start a run, nor a shared folder says who wrote a
+message. So a site answers only requests that the key of its invitation signed, and a coordinator reads from a
+folder only replies that accepted keys signed.
 """
 
 import hashlib
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -17,6 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
     load_pem_public_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
 )
 
 from fedscaffold.core.errors import InvalidInput
@@ -80,10 +85,54 @@ def check_signature(payload: Payload, site: str, public: str) -> Payload:
     return found
 
 
-def _digest(payload: Payload, site: str) -> bytes:
+def sign_reply(payload: Payload, question: str, private_key: Path) -> Payload:
+    """Return a site's reply with a signature that is good for one question.
+
+    Parameters
+    ----------
+    payload
+        The reply.
+    question
+        Digest of the request that it answers.
+    private_key
+        The file of the node's key, in OpenSSH's format.
+    """
+    key = load_ssh_private_key(private_key.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    signature = key.sign(_digest(payload, question), ec.ECDSA(SHA384())).hex()
+    return Payload({**payload.values, SIGNATURE: signature}, payload.arrays)
+
+
+def check_reply(payload: Payload, question: str, public_key: str) -> Payload:
+    """Return a reply without its signature; raise unless a key, in OpenSSH's format, signed it for this question.
+
+    Raises
+    ------
+    InvalidInput
+        If it did not.
+    """
+    values = dict(payload.values)
+    given = values.pop(SIGNATURE, "")
+    found = Payload(values, payload.arrays)
+    try:
+        key = load_ssh_public_key(public_key.encode())
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        key.verify(bytes.fromhex(str(given)), _digest(found, question), ec.ECDSA(SHA384()))
+    except (InvalidSignature, ValueError, TypeError):
+        raise InvalidInput("the reply was not signed by the key that was accepted for the site") from None
+    return found
+
+
+def digest_of(payload: Payload, site: str) -> str:
+    """Return a name for a request to a site: a digest of all that it holds, its signature included."""
+    return _digest(payload, site).hex()
+
+
+def _digest(payload: Payload, addressee: str) -> bytes:
     found = hashlib.sha256()
     shapes = {name: np.size(array) for name, array in payload.arrays.items()}
-    found.update(json.dumps([site, dict(payload.values), shapes], sort_keys=True).encode())
+    found.update(json.dumps([addressee, dict(payload.values), shapes], sort_keys=True).encode())
     for name in sorted(payload.arrays):
-        found.update(np.ascontiguousarray(payload.arrays[name], dtype="<f8").data)
+        array = np.asarray(payload.arrays[name])  # words of secure sums have more digits than a float64
+        found.update(np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8").data)
     return found.digest()
