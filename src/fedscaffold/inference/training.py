@@ -1,0 +1,517 @@
+"""Train a regression from sums over clients: Newton steps, rounds of Scaffold, and certificates of what is left.
+
+With g the gradient and A the Hessian of the penalised loss of all clients together, the distance to the optimum is
+A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the sums are a certificate and a step of Newton's
+method at once. No decision needs the optimum: step size, local steps and when to stop follow from sums alone.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.inference.closing import has_variance, newton_step
+from fedscaffold.inference.covariance import covariance
+from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.tolerance import parse_tolerance
+
+Trainer = Literal["auto", "newton", "scaffold"]
+ROUNDING = 1e-12  # relative error below which rounding hides the distance
+CLOSE_ENOUGH = 3e-4  # relative error from which one Newton step leaves about its square, 1e-7
+CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
+RELATIVE_TOLERANCE = 0.005  # if a tolerance in standard errors cannot be checked, for lack of Hessians
+ENOUGH_DECREASE = 0.1  # of the decrease that Newton's quadratic model promises
+MOST_HALVINGS = 30  # of a step: 2⁻³⁰ of it is below the rounding of the loss
+NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # usual numbers from θ = 0, to choose between the two
+FIRST_LOCAL_STEPS, MOST_LOCAL_STEPS = 64, 4096  # the best number differs by a factor 60 between tables
+FACTOR = 4  # between two numbers of local steps that are tried
+ROUNDS_PER_STAGE = 3  # enough to see a rate in the norm of the gradient
+STAGES_UNTIL_NEXT_TRIAL = 3  # with the best number, before another one is tried again
+
+
+class Sums(Protocol):
+    """Sums over all clients at a model; every call is one exchange with all of them."""
+
+    @property
+    def dim(self) -> int:
+        """Number of coefficients d."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features, for messages."""
+
+    @property
+    def slopes(self) -> NDArray[np.bool_]:
+        """Whether each coefficient is a slope, and not an intercept, (dim,)."""
+
+    @property
+    def hessians(self) -> bool:
+        """Whether clients add up Hessians."""
+
+    @property
+    def smoothness(self) -> float:
+        """The largest curvature L_c of any client's loss; local steps of size 1/L are stable."""
+
+    def penalty(self, sums: ClosingSums) -> Array:
+        """Return the second derivatives of the penalty in units of the sums, (dim,)."""
+
+    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
+        """Return the closing sums at θ, with products of scores if these are asked for."""
+
+    def gradient(self, theta: Array) -> tuple[Array, float]:
+        """Return ∇f(θ) and f(θ), the mean over all rows with the penalty."""
+
+    def scaffold_round(self, theta: Array, step_size: float, local_steps: int) -> Array:
+        """Return the model after one round of Scaffold from θ; clients keep their control variates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """Choices of a training.
+
+    Parameters
+    ----------
+    trainer
+        "newton", "scaffold", or "auto", which takes what is expected to be faster.
+    tolerance
+        "se:0.05": every coefficient's error of optimisation is at most 5 % of its standard error. A number such as
+        0.005: the distance to the optimum relative to its norm, intercepts left out.
+    max_exchanges
+        Most exchanges before training stops with what it has.
+    exchange_seconds, step_seconds
+        Expected duration of an exchange apart from the clients' work, and of a local step on all rows of the
+        slowest client; they decide between Newton and Scaffold, and how many local steps pay.
+    """
+
+    trainer: Trainer = "auto"
+    tolerance: str | float = "se:0.05"
+    max_exchanges: int = 500
+    exchange_seconds: float = 1.0
+    step_seconds: float = 0.0
+
+    @property
+    def se_tolerance(self) -> float | None:
+        """The tolerance in standard errors; None if it is relative to the norm."""
+        unit, value = parse_tolerance(self.tolerance)
+        return value if unit == "se" else None
+
+    def aim(self, *, in_standard_errors: bool) -> float:
+        """Return the tolerance in standard errors, or relative to the norm if errors are not known in these."""
+        unit, value = parse_tolerance(self.tolerance)
+        if unit == "se":
+            return value if in_standard_errors else RELATIVE_TOLERANCE
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorPoint:
+    """The distance to the optimum after some exchanges, without knowing the optimum.
+
+    Parameters
+    ----------
+    exchange
+        Number of exchanges until then.
+    relative
+        Distance relative to the norm of the coefficients, intercepts left out.
+    standard_errors
+        Largest distance of a coefficient in its standard errors; None if these are not known.
+    certified
+        Whether sums over all clients say so; otherwise the latest rounds suggest it.
+    method
+        What brought the model there, for example "Scaffold, 64 local steps" or "Newton".
+    """
+
+    exchange: int
+    relative: float
+    standard_errors: float | None = None
+    certified: bool = True
+    method: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Certificate:
+    """The distance of a model to the optimum, from sums over all clients.
+
+    Parameters
+    ----------
+    theta
+        The model, (dim,).
+    loss
+        The penalised loss per row, f(θ).
+    step
+        A⁻¹g, (dim,): the distance to the optimum, coefficient by coefficient, up to its square.
+    decrement
+        ½ gᵀA⁻¹g: how far f(θ) is above its minimum, up to higher order.
+    slopes
+        Whether each coefficient is a slope, (dim,).
+    standard_errors
+        Standard error of each coefficient, (dim,); None without Hessians, or with too few rows.
+    sums
+        The closing sums; None if clients add up gradients alone.
+    unsolved
+        Bound on the length of the part of `step` that was not solved for.
+    """
+
+    theta: Array
+    loss: float
+    step: Array
+    decrement: float
+    slopes: NDArray[np.bool_]
+    standard_errors: Array | None = None
+    sums: ClosingSums | None = None
+    unsolved: float = 0.0
+
+    @property
+    def error_in_standard_errors(self) -> float | None:
+        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known."""
+        return None if self.standard_errors is None else float((np.abs(self.step) / self.standard_errors).max())
+
+    @property
+    def relative_error(self) -> float:
+        """‖A⁻¹g‖ / ‖θ − A⁻¹g‖ over the slopes; at least the rounding error."""
+        norm = float(np.linalg.norm((self.theta - self.step)[self.slopes]))
+        length = float(np.linalg.norm(self.step[self.slopes])) + self.unsolved
+        if length == 0.0:
+            return ROUNDING
+        return max(length / norm, ROUNDING) if norm else math.inf
+
+
+def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names: tuple[str, ...]) -> Certificate:
+    """Return the certificate of the model at which closing sums were taken.
+
+    Parameters
+    ----------
+    sums
+        Closing sums of all clients.
+    penalty
+        Second derivatives of the penalty in units of the sums, (dim,).
+    slopes
+        Whether each coefficient is a slope, (dim,).
+    names
+        Names of the features, for messages.
+
+    Raises
+    ------
+    InvalidInput
+        If the sums do not determine the coefficients, with the columns' names.
+    """
+    newton = newton_step(sums, penalty, names)
+    gradient = sums.gradient + penalty * sums.theta
+    errors = None
+    if has_variance(sums):
+        errors = np.sqrt(np.maximum(np.diagonal(covariance(sums, penalty)), np.finfo(np.float64).tiny))
+    return Certificate(
+        theta=sums.theta,
+        loss=(sums.loss + 0.5 * float(penalty @ sums.theta**2)) / sums.rows,
+        step=newton.step,
+        decrement=0.5 * float(gradient @ newton.step) / sums.rows,
+        slopes=slopes,
+        standard_errors=errors,
+        sums=sums,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """A trained model with its certificate, and the decisions that led there.
+
+    Parameters
+    ----------
+    theta
+        The model, (dim,).
+    certificate
+        The certificate of the model; without Hessians, of the model one Newton step before.
+    reached
+        Whether the certified error is within the tolerance.
+    rounds
+        Number of exchanges.
+    trainer
+        "newton" or "scaffold".
+    notes
+        Decisions and their reasons, in sentences.
+    history
+        The error by exchange, estimated or certified on the way.
+    """
+
+    theta: Array
+    certificate: Certificate
+    reached: bool
+    rounds: int
+    trainer: Trainer
+    notes: tuple[str, ...]
+    history: tuple[ErrorPoint, ...] = ()
+
+
+def train(
+    sums: Sums,
+    settings: TrainingSettings,
+    *,
+    start: Array | None = None,
+    look: Callable[[ErrorPoint], None] = lambda point: None,
+) -> Trained:
+    """Train until the certified error is within the tolerance, or the exchanges are used up.
+
+    Parameters
+    ----------
+    sums
+        The sums over all clients.
+    settings
+        Trainer, tolerance and costs.
+    start
+        A first model near the optimum, from which Newton steps start, (dim,); None to start at 0.
+    look
+        Called with each estimated or certified error.
+
+    Returns
+    -------
+    Trained
+        The model and its certificate.
+
+    Raises
+    ------
+    InvalidInput
+        If the data do not determine the coefficients, or Newton's method is asked for without Hessians.
+    """
+    return _Training(sums, settings, look).run(start)
+
+
+@dataclass
+class _Training:
+    sums: Sums
+    settings: TrainingSettings
+    look: Callable[[ErrorPoint], None]
+    rounds: int = 0
+    notes: list[str] = field(default_factory=list)
+    history: list[ErrorPoint] = field(default_factory=list)
+    latest: tuple[Array, Array, float] | None = None  # θ, ∇f(θ), f(θ)
+
+    def run(self, start: Array | None) -> Trained:
+        theta = np.zeros(self.sums.dim) if start is None else start
+        by_newton = start is not None or self._takes_newton()
+        first = self.certificate(theta) if by_newton else self._scaffold(theta)
+        for found in self._newton_path(first):
+            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians
+            if (self._within_tolerance(found) and close) or self.rounds >= self.settings.max_exchanges:
+                break
+        last = found.theta - found.step
+        if self.sums.hessians:  # with products of scores for robust standard errors
+            found = self.certificate(last, scores=True)
+        return Trained(
+            theta=last,
+            certificate=found,
+            reached=self._within_tolerance(found),
+            rounds=self.rounds,
+            trainer="newton" if by_newton else "scaffold",
+            notes=tuple(self.notes),
+            history=tuple(self.history),
+        )
+
+    def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
+        """Return the certificate of θ: one exchange with Hessians, else one per conjugate-gradient step."""
+        if self.sums.hessians:
+            self.rounds += 1
+            closing = self.sums.closing(theta, scores=scores)
+            found = certify(closing, self.sums.penalty(closing), self.sums.slopes, self.sums.names)
+        else:
+            found = self._certify_by_gradients(theta)
+        self._report(found.relative_error, found.error_in_standard_errors, method="Newton")
+        return found
+
+    def gradient(self, theta: Array) -> tuple[Array, float]:
+        """Return ∇f(θ) and f(θ); one exchange, unless they were asked for last."""
+        if self.latest is None or not np.array_equal(self.latest[0], theta):
+            self.rounds += 1
+            self.latest = (theta, *self.sums.gradient(theta))
+        return self.latest[1:]
+
+    def _takes_newton(self) -> bool:
+        asked, dim = self.settings.trainer, self.sums.dim
+        if asked == "newton" and not self.sums.hessians:
+            raise InvalidInput("Newton's method needs sums of Hessians, which are too large or not allowed here")
+        if asked != "auto":
+            self.notes.append("Newton's method was asked for." if asked == "newton" else "Scaffold was asked for.")
+            return asked == "newton"
+        if not self.sums.hessians:
+            self.notes.append(
+                "Training is by Scaffold: Newton's method needs sums of Hessians, which are too large or not "
+                "allowed here."
+            )
+            return False
+        wait, step = self.settings.exchange_seconds, self.settings.step_seconds
+        newton = NEWTON_STEPS * (wait + step * dim / 2.0)  # a Hessian costs as much as d/2 gradients
+        scaffold = SCAFFOLD_ROUNDS * (wait + step * FIRST_LOCAL_STEPS)
+        faster, by = ("Newton's method", newton) if newton < scaffold else ("Scaffold", scaffold)
+        other = max(newton, scaffold)
+        self.notes.append(
+            f"Training is by {faster}: with {dim:,} coefficients it is expected to take {by:.2g} s of exchanges "
+            f"and local work, the other way {other:.2g} s."
+        )
+        return newton < scaffold
+
+    # Newton
+
+    def _newton_path(self, current: Certificate) -> Iterator[Certificate]:
+        """Yield certificates of models that come closer and closer to the optimum.
+
+        Each step is halved until the loss decreases by a tenth of what the quadratic model promises, so that the
+        method converges from any start.
+        """
+        while True:
+            yield current
+            share = 1.0
+            for _ in range(MOST_HALVINGS):
+                with np.errstate(over="ignore", invalid="ignore"):  # a step may be too long for an exponential
+                    found = self.certificate(current.theta - share * current.step)
+                promised = 2.0 * share * current.decrement
+                if found.loss <= current.loss - ENOUGH_DECREASE * promised + 1e-13 * abs(current.loss):
+                    break
+                share *= 0.5
+            else:
+                return  # no shorter step helps; the certificate says how far it is
+            current = found
+
+    def _within_tolerance(self, found: Certificate) -> bool:
+        in_errors = found.error_in_standard_errors
+        if self.settings.se_tolerance is not None and in_errors is not None:
+            return in_errors <= self.settings.se_tolerance
+        return found.relative_error <= self.settings.aim(in_standard_errors=False)
+
+    def _report(self, relative: float, errors: float | None = None, *, certified: bool = True, method: str) -> None:
+        if np.isfinite(relative):
+            point = ErrorPoint(
+                exchange=self.rounds, relative=relative, standard_errors=errors, certified=certified, method=method
+            )
+            self.history.append(point)
+            self.look(point)
+
+    # Scaffold
+
+    def _scaffold(self, theta: Array) -> Certificate:
+        """Run stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
+        wait, step = self.settings.exchange_seconds, self.settings.step_seconds
+        search = LocalStepsSearch(seconds_per_round=wait, seconds_per_step=step).affordable()
+        step_size = 1.0 / self.sums.smoothness
+        norm = float(np.linalg.norm(self.gradient(theta)[0]))
+        tried: list[int] = []
+        found: Certificate | None = None
+        while self.rounds < self.settings.max_exchanges and norm > 0.0:
+            begin, H = theta, search.local_steps
+            tried.append(H)
+            for _ in range(ROUNDS_PER_STAGE):
+                self.rounds += 1
+                theta = self.sums.scaffold_round(theta, step_size, H)
+            before, norm = norm, float(np.linalg.norm(self.gradient(theta)[0]))
+            search = search.after_stage(before, norm)
+            moved = float(np.linalg.norm(theta - begin)) / max(float(np.linalg.norm(theta)), 1e-300)
+            ratio = min(norm / before, 0.99)
+            estimate = moved * ratio / (1.0 - ratio)
+            self._report(estimate, certified=False, method=f"Scaffold, {H} local steps")
+            if estimate <= CLOSING_BELOW:
+                found = self.certificate(theta)
+                if found.relative_error <= CLOSING_BELOW:
+                    break
+        self.notes.append(
+            f"Scaffold ran {ROUNDS_PER_STAGE * len(tried)} rounds with step size {step_size:.3g} and, in stages of "
+            f"{ROUNDS_PER_STAGE} rounds, {', '.join(map(str, tried))} local steps."
+        )
+        return found if found is not None and found.theta is theta else self.certificate(theta)
+
+    def _certify_by_gradients(self, theta: Array) -> Certificate:
+        """Return the certificate of θ by conjugate gradients, with one exchange for each product with A.
+
+        Products with A come from differences of gradients. The search ends when the part of A⁻¹g that is not
+        solved is small beside the rest, or within the tolerance. It is at most the residual over the least
+        curvature, which is the penalty or, at the end of the search, half of the least Rayleigh quotient seen.
+        """
+        gradient, loss = self.gradient(theta)
+        step, residual = np.zeros_like(theta), gradient.copy()
+        slopes, aim = self.sums.slopes, self.settings.aim(in_standard_errors=False)
+        found = Certificate(theta=theta, loss=loss, step=step, decrement=0.0, slopes=slopes)
+        direction, least = residual.copy(), math.inf
+        for _ in range(min(theta.size, 200)):  # 200 products, beyond which rounds of Scaffold are cheaper
+            if not residual.any():
+                break
+            length = 1e-6 * (1.0 + float(np.linalg.norm(theta))) / float(np.linalg.norm(direction))
+            image = (self.gradient(theta + length * direction)[0] - gradient) / length
+            curvature = float(direction @ image)
+            if curvature <= 0.0:
+                raise InvalidInput("the loss has directions without curvature; pass a positive penalty l2=...")
+            least = min(least, curvature / float(direction @ direction))
+            square = float(residual @ residual)
+            share = square / curvature
+            step, residual = step + share * direction, residual - share * image
+            direction = residual + float(residual @ residual) / square * direction
+            left = float(np.linalg.norm(residual))
+            found = replace(
+                found, step=step, decrement=0.5 * float(gradient @ step), unsolved=left / (0.5 * least)
+            )
+            solved = found.unsolved <= 0.1 * float(np.linalg.norm(step[slopes]))
+            if left <= 0.01 * float(np.linalg.norm(gradient)) or solved or found.relative_error <= aim:
+                break
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalStepsSearch:
+    """Search for the number of local steps with the fastest decrease of the gradient per second.
+
+    A stage of a few rounds is judged by how much it shortened the full gradient; the next one takes four times as
+    many local steps, or a quarter, whichever direction helps.
+
+    Parameters
+    ----------
+    local_steps
+        H of the next stage.
+    seconds_per_round, seconds_per_step
+        Duration of a round apart from local steps, and of a local step at the slowest client.
+
+    Examples
+    --------
+    >>> from fedscaffold.inference.training import LocalStepsSearch
+    >>> search = LocalStepsSearch(seconds_per_round=1.0, seconds_per_step=1e-4)
+    >>> search = search.after_stage(1.0, 0.1)
+    >>> search.local_steps
+    256
+    >>> search.after_stage(0.1, 0.09).local_steps
+    64
+    """
+
+    local_steps: int = FIRST_LOCAL_STEPS
+    seconds_per_round: float = 1.0
+    seconds_per_step: float = 0.0
+    upwards: bool = True
+    best_local_steps: int = 0  # of the stage to compare with; 0 before the first
+    best_rate: float = -math.inf
+    stages_left: int = 0  # until another number of local steps is tried again
+
+    def affordable(self) -> "LocalStepsSearch":
+        """Return the search with fewer first steps if that many take longer than ten rounds' overhead."""
+        steps = self.local_steps
+        while steps > 1 and steps * self.seconds_per_step > 10.0 * self.seconds_per_round:
+            steps //= FACTOR
+        return replace(self, local_steps=steps)
+
+    def after_stage(self, before: float, after: float) -> "LocalStepsSearch":
+        """Return the search after a stage in which the norm of the gradient went from `before` to `after`."""
+        seconds = self.seconds_per_round + self.local_steps * self.seconds_per_step
+        rate = math.log(before / after) / seconds if after > 0.0 else math.inf
+        if self.local_steps == self.best_local_steps:
+            known = replace(self, best_rate=rate, stages_left=max(self.stages_left - 1, 0))
+            much_worse = rate < 0.5 * self.best_rate  # starts a new trial at once
+            return known if self.stages_left > 0 and not much_worse else known._try_next()
+        if rate >= self.best_rate:
+            return replace(self, best_local_steps=self.local_steps, best_rate=rate)._try_next()
+        return replace(
+            self, local_steps=self.best_local_steps, upwards=not self.upwards, stages_left=STAGES_UNTIL_NEXT_TRIAL
+        )
+
+    def _try_next(self) -> "LocalStepsSearch":
+        steps = self.local_steps * FACTOR if self.upwards else self.local_steps // FACTOR
+        if 1 <= steps <= MOST_LOCAL_STEPS:
+            return replace(self, local_steps=steps)
+        return replace(self, upwards=not self.upwards)
