@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from fedscaffold.federation.server.round import RoundResult, run_round
     from fedscaffold.federation.server.rules import RoundRules, TooFewClients
     from fedscaffold.federation.server.status import RunStatus, run_status
-    from fedscaffold.federation.study.report.dry_run import dry_run
-    from fedscaffold.federation.study.report.site_page import write_site_page
-    from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
+    from fedscaffold.federation.study.dry_run import dry_run
+    from fedscaffold.federation.study.site_page import write_site_page
+    from fedscaffold.federation.study.status import StatusBoard, StudyStatus, study_status
     from fedscaffold.federation.study.result import StudyResult
-    from fedscaffold.federation.study.settings import StudySettings
+    from fedscaffold.federation.study.plan import Plan, StudySettings
     from fedscaffold.federation.study.study import Study
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "ClientUpdate",
     "Ledger",
     "LocalTask",
+    "Plan",
     "ProblemTask",
     "Refusal",
     "RefusalCode",
@@ -87,22 +88,23 @@ __getattr__ = load_on_demand(
         "SitePolicy": "client.policy",
         "StateBackup": "server.backup",
         "StateLost": "messages",
-        "StatusBoard": "study.report.status",
+        "StatusBoard": "study.status",
         "Study": "study.study",
         "StudyResult": "study.result",
-        "StudySettings": "study.settings",
-        "StudyStatus": "study.report.status",
+        "Plan": "study.plan",
+        "StudySettings": "study.plan",
+        "StudyStatus": "study.status",
         "TooFewClients": "server.rules",
         "TrainRequest": "messages",
         "LocalTask": "client.task",
-        "dry_run": "study.report.dry_run",
+        "dry_run": "study.dry_run",
         "handle_request": "client.requests",
         "initial_ledger": "server.ledger",
         "run_round": "server.round",
         "run_status": "server.status",
-        "study_status": "study.report.status",
+        "study_status": "study.status",
         "train_request": "server.ledger",
-        "write_site_page": "study.report.site_page",
+        "write_site_page": "study.site_page",
     },
 )
 

@@ -57,6 +57,8 @@ class RefusalCode(StrEnum):
     STATE_LOST = "state-lost"
     NO_GRADIENT = "no-gradient"
     NO_STATE_DIR = "no-state-dir"
+    NOT_ACCEPTED = "not-accepted"
+    REPLAYED = "replayed"
     BUSY = "busy"
     CANNOT_WRITE = "cannot-write"
     INTERNAL = "internal-error"
@@ -108,6 +110,8 @@ MEANING = {
     RefusalCode.STATE_LOST: "the site does not have the control variate that the run counts on",
     RefusalCode.NO_GRADIENT: "the site no longer has the gradient that it sent in this round",
     RefusalCode.NO_STATE_DIR: "the site has no folder for its client state",
+    RefusalCode.NOT_ACCEPTED: "its people, its policy or its table do not allow the plan; they know why",
+    RefusalCode.REPLAYED: "the question was asked before, or does not follow the last one",
     RefusalCode.BUSY: "another process of the site is still working on this run",
     RefusalCode.CANNOT_WRITE: "the site cannot write its client state; is its disk full?",
     RefusalCode.INTERNAL: "the site's app failed; the site's log says why",

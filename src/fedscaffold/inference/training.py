@@ -34,6 +34,10 @@ ROUNDS_PER_STAGE = 3  # enough to see a rate in the norm of the gradient
 STAGES_UNTIL_NEXT_TRIAL = 3  # with the best number, before another one is tried again
 
 
+class NotFinite(InvalidInput):
+    """Sums at a model that are not finite, or too large to be added up: the model is too far off."""
+
+
 class Sums(Protocol):
     """Sums over all clients at a model; every call is one exchange with all of them."""
 
@@ -61,7 +65,7 @@ class Sums(Protocol):
         """Return the second derivatives of the penalty in units of the sums, (dim,)."""
 
     def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
-        """Return the closing sums at θ, with products of scores if these are asked for."""
+        """Return the closing sums at θ, with products of scores if these are asked for; may raise `NotFinite`."""
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ), the mean over all rows with the penalty."""
@@ -316,6 +320,8 @@ class _Training:
         if self.sums.hessians:
             self.rounds += 1
             closing = self.sums.closing(theta, scores=scores)
+            if not np.isfinite(closing.loss):
+                raise NotFinite("the loss is not finite")
             found = certify(closing, self.sums.penalty(closing), self.sums.slopes, self.sums.names)
         else:
             found = self._certify_by_gradients(theta)
@@ -365,11 +371,14 @@ class _Training:
             yield current
             share = 1.0
             for _ in range(MOST_HALVINGS):
-                with np.errstate(over="ignore", invalid="ignore"):  # a step may be too long for an exponential
-                    found = self.certificate(current.theta - share * current.step)
                 promised = 2.0 * share * current.decrement
-                if found.loss <= current.loss - ENOUGH_DECREASE * promised + 1e-13 * abs(current.loss):
-                    break
+                try:
+                    with np.errstate(over="ignore", invalid="ignore"):  # a step may be too long for an exponential
+                        found = self.certificate(current.theta - share * current.step)
+                    if found.loss <= current.loss - ENOUGH_DECREASE * promised + 1e-13 * abs(current.loss):
+                        break
+                except NotFinite:
+                    pass
                 share *= 0.5
             else:
                 return  # no shorter step helps; the certificate says how far it is

@@ -1,236 +1,269 @@
-"""The coordinator's side of a study: asks all sites, phase after phase, over any transport."""
+"""The coordinator of a study: proposes the plan and the roster, asks numbered questions, and adds up the answers."""
 
-import hashlib
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+import json
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
-from fedscaffold.federation.messages import ClientFailed, Reply, TrainRequest
-from fedscaffold.federation.payloads import Payload, pack_request, unpack_reply
-from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server.backup import StateBackup
-from fedscaffold.federation.server.ledger import Ledger
-from fedscaffold.federation.server.round import run_round
-from fedscaffold.federation.server.rules import RoundRules
-from fedscaffold.federation.study.certificate import (
-    FIXED_SCALARS,
-    FIXED_VECTORS,
-    SumsAsked,
-    closing_sums_of,
-    read_sums,
-)
-from fedscaffold.federation.study.evaluate import SiteEvaluation
-from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, SiteSchema
+from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.journal import Journal
-from fedscaffold.federation.study.measure import Measurements, SiteMeasurement
-from fedscaffold.federation.study.messages import (
-    Address,
-    SiteProblems,
-    StudyMessage,
-    pack,
-    unpack,
-    with_address,
+from fedscaffold.federation.study.numbers import Words, add, decode
+from fedscaffold.federation.study.plan import OTHER, Column, Plan
+from fedscaffold.federation.study.questions import (
+    CELLS,
+    JUDGED,
+    POWER,
+    Question,
+    blocks_of,
+    closing_sums_of,
+    levels_in,
+    number_columns,
 )
-from fedscaffold.federation.study.prepare import TableSums, add_tables, agree_on_encoding, check_sites
-from fedscaffold.federation.study.report.status import StatusBoard
-from fedscaffold.federation.study.report.traffic import Traffic
-from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.roster import Roster
+from fedscaffold.federation.study.site import DOCUMENT, KIND
+from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.inference import ClosingSums
-
-T = TypeVar("T")
-
-
-class NotAccepted(SiteProblems):
-    """Some sites do not accept the agreement; asking again would not change that."""
+from fedscaffold.inference.coordinates import slope_mask
+from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 
 
-@dataclass(kw_only=True)
+class Received(NamedTuple):
+    """A message that the coordinator received."""
+
+    number: int
+    phase: str
+    site: str
+    words: Words
+
+
 class Coordinator:
-    """Asks the sites of a study and validates what they answer.
+    """Asks the sites of a study, and adds up what they answer.
 
     Parameters
     ----------
-    transport
-        Carries messages, and keeps what was answered.
-    settings
-        What the people of the study decided.
-    name
-        Name of the study, which the sites' policies may allow or not.
-    board
-        Is told how the study stands.
-    traffic
-        What arrived from each site, by phase.
-    fixed_sums
-        Sums over all sites that do not depend on the model and are told once: of all rows, and of the part that is
-        not left out.
-    seconds_per_exchange
-        What the shortest exchange took, which is what a round costs apart from the sites' work.
+    plan
+        The plan.
+    journal
+        Reaches the sites, and keeps what they answered.
+    keys
+        Public keys of the sites that people accepted; None to take those that the sites send, in one process.
+    on_phase
+        Called with the name of each phase that begins.
     """
 
-    transport: Journal
-    settings: StudySettings
-    name: str = "study"
-    board: StatusBoard = field(default_factory=StatusBoard)
-    traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)
-    fixed_sums: dict[bool, dict[str, Any]] = field(default_factory=dict)
-    seconds_per_exchange: float = math.inf
+    def __init__(
+        self,
+        plan: Plan,
+        journal: Journal,
+        *,
+        keys: Mapping[str, str] | None = None,
+        on_phase: Callable[[str], None] = lambda phase: None,
+    ) -> None:
+        self.plan, self.journal, self.keys, self.on_phase = plan, journal, keys, on_phase
+        self.roster: Roster | None = None
+        self.number = 0
+        self.received: list[Received] = []
+        self.by_site: dict[str, dict[str, Array]] = {}  # numbers of the last question, of open sums
 
-    @property
-    def study_id(self) -> str:
-        """Random identity of the study."""
-        return self.transport.study_id
+    # documents
 
-    def run_id(self, *, part: bool) -> str:
-        """The identity of a training of this study, the same when the study is continued."""
-        which = "training without some rows" if part else "training"
-        return hashlib.sha256(f"{self.study_id} {which}".encode()).hexdigest()[:32]
+    def begin(self) -> None:
+        """Propose the plan and the roster, and complete the plan by a survey if its codebook leaves something open.
 
-    # preparation
+        Raises
+        ------
+        SiteProblems
+            If a site does not accept.
+        """
+        self.on_phase("accept")
+        keys = self._propose(self.plan)
+        known = keys if self.keys is None else dict(self.keys)
+        wrong = [site for site in self.plan.sites if known.get(site, "").split()[:2] != keys[site].split()[:2]]
+        if wrong:
+            raise SiteProblems({site: f"site {site} has another key than the accepted one" for site in wrong})
+        self.roster = Roster(self.plan.digest, {site: keys[site] for site in self.plan.sites})
+        self._send("roster", self.roster.to_json())
+        if self.plan.incomplete:
+            self.on_phase("survey")
+            self.plan = self._surveyed()
+            self.on_phase("accept")
+            self._propose(self.plan)
+            self.roster = Roster(self.plan.digest, self.roster.keys)
 
-    def greet(self) -> dict[str, SiteSchema]:
-        """Names and kinds of the columns of every site's table."""
-        self.board.phase("greet")
-        message = StudyMessage("greet", {"protocol": PROTOCOL, "settings": self.settings.to_json()})
-        return self._ask(message, lambda reply, site: SiteSchema.from_json(reply.body, site))
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Send the result to all sites that can be reached."""
+        self.journal.deliver(dict.fromkeys(self.plan.sites, _document("result", result)))
 
-    def prepare(self, kinds: Mapping[str, ColumnKind]) -> Agreement:
-        """The encoding that all sites use and have accepted."""
-        self.board.phase("prepare")
-        return self.agree(agree_on_encoding(self.add_tables(kinds), kinds, self.settings))
+    def _propose(self, plan: Plan) -> dict[str, str]:
+        """Return each site's public key once all have accepted a plan."""
+        replies = self._send("plan", plan.to_json())
+        return {site: str(reply.values.get("key", "")) for site, reply in replies.items()}
 
-    def agree(self, agreement: Agreement) -> Agreement:
-        """The agreement, once all sites have accepted it."""
-        self.board.phase("prepare")
-        request = StudyMessage("agree", {"agreement": agreement.to_json()})
-        accepted = self._ask(request, lambda reply, site: reply.body.get("accepted") is True)
-        refused = [site for site, yes in accepted.items() if not yes]
-        if refused:
-            raise NotAccepted({site: f"the agreement was not accepted by {site}" for site in refused})
-        return agreement
+    def _send(self, kind: str, document: Mapping[str, Any]) -> Mapping[str, Payload]:
+        return self.journal.exchange(dict.fromkeys(self.plan.sites, _document(kind, document)))
 
-    def add_tables(self, kinds: Mapping[str, ColumnKind]) -> TableSums:
-        """Counts and sums of the columns of all sites together."""
-        message = StudyMessage("prepare", {"settings": self.settings.to_json(), "kinds": dict(kinds)})
-        sums = self._ask(message, lambda reply, site: TableSums.from_json(reply.body, site, kinds, self.settings))
-        check_sites(sums, kinds, self.settings)
-        return add_tables(list(sums.values()))
+    # questions
 
-    def measure(self) -> Measurements:
-        """What the sites told about themselves."""
-        self.board.phase("measure")
-        message = StudyMessage("measure", {})
-        return Measurements.of(self._ask(message, lambda reply, site: SiteMeasurement.from_json(reply.body, site)))
+    def ask(self, phase: str, vector: Array | None = None) -> dict[str, Array]:
+        """Ask all sites a question and return the sums of their numbers, by block.
 
-    # training
+        Raises
+        ------
+        BeyondRange
+            If numbers of some site are not finite, or too large.
+        """
+        assert self.roster is not None
+        empty = np.zeros(0) if vector is None else vector
+        question = Question(self.plan.digest, self.roster.digest, self.number, phase, empty)
+        self.number += 1
+        values = {KIND: "question", **{name: getattr(question, name) for name in Question._fields[:4]}}
+        payload = Payload(values, {"vector": empty} if empty.size else {})
+        replies = self.journal.exchange(dict.fromkeys(self.plan.sites, payload))
+        blocks = blocks_of(self.plan, phase)
+        words = {site: _words_in(replies[site], site) for site in self.plan.sites}
+        self.received += [Received(question.number, phase, site, one) for site, one in words.items()]
+        try:
+            total = add(list(words.values()), blocks)
+        except ValueError:
+            raise InvalidInput("a site answered with a message of another size than the plan says") from None
+        self.by_site = {}
+        if self.plan.sums == "open":
+            self.by_site = {site: decode(one, blocks) for site, one in words.items()}
+        return decode(total, blocks)
 
-    def train(
-        self, config: RunConfig, ledger: Ledger, measured: Measurements, *, limit: float, part: bool
-    ) -> Ledger:
-        """One round of Scaffold with all sites; the server's state after it."""
-        n_rows = np.array([one.n_rows for one in measured.each.values()], dtype=np.float64)
-        return run_round(
-            config, ledger, n_rows / n_rows.sum(), partial(self._send, part=part), backup=StateBackup(None),
-            limit=limit, rules=RoundRules(min_clients=n_rows.size, outlier_factor=None),
-        ).ledger  # fmt: skip
+    # the survey
 
-    def closing_sums(self, theta: Array, agreement: Agreement, *, scores: bool, part: bool) -> ClosingSums:
-        """Sums over all sites at θ from which certificates and standard errors follow; one exchange."""
-        asked = SumsAsked(hessian=True, scores=scores, fixed=part not in self.fixed_sums)
-        total = self.add_sums(asked, theta, agreement, part=part)
-        if asked.fixed:
-            self.fixed_sums[part] = {name: total[name] for name in (*FIXED_SCALARS, *FIXED_VECTORS)}
-        return closing_sums_of(total, self.fixed_sums[part], agreement, theta)
-
-    def gradient_and_loss(self, theta: Array, agreement: Agreement, *, part: bool) -> tuple[Array, float]:
-        """∇f(θ) and f(θ) over all rows of all sites, with the penalty; one exchange."""
-        total = self.add_sums(SumsAsked(hessian=False), theta, agreement, part=part)
-        if total["rows"] < 1:
-            raise InvalidInput("the sites have no rows")
-        return total["gradient"] / total["rows"], total["loss"] / total["rows"]
-
-    def add_sums(self, asked: SumsAsked, theta: Array, agreement: Agreement, *, part: bool) -> dict[str, Any]:
-        """Sums over all sites at θ, by name; each site's are added as they are read."""
-        total: dict[str, Any] = {}
-
-        def add(reply: StudyMessage, site: str) -> None:
-            one = read_sums(reply.body, reply.arrays, site, agreement, asked)
-            total.update({name: total[name] + one[name] if name in total else one[name] for name in one})
-
-        self._ask(StudyMessage("sums", asked.to_json(), {"theta": theta}), add, part=part)
-        return total
-
-    # evaluation
-
-    def evaluate(self, theta: Array, agreement: Agreement) -> dict[str, SiteEvaluation]:
-        """How a model that was trained without them predicts the rows that each site left out."""
-        message = StudyMessage("evaluate", {"min_cell": self.settings.min_cell}, {"theta": theta})
-        return self._ask(message, lambda reply, site: SiteEvaluation.from_json(reply.body, site))
-
-    def finish(self, told: Mapping[str, Any]) -> None:
-        """Tell all sites that can be reached the result, which each keeps in its folder."""
-        payload = with_address(pack(StudyMessage("finish", told)), self._address(False))
-        self.transport.deliver(dict.fromkeys(self.transport.sites, payload))
-
-    @property
-    def sites_are_fixed(self) -> bool:
-        """Whether the study can no longer go on without one of its sites."""
-        return False
-
-    # the wire
-
-    def _ask(
-        self, message: StudyMessage, read: Callable[[StudyMessage, str], T], *, part: bool = False
-    ) -> dict[str, T]:
-        """The same message to all sites; what `read` finds in their replies, in the sites' order."""
-        payload = with_address(pack(message), self._address(part))
-        replies = dict(self._exchange(message.phase, dict.fromkeys(self.transport.sites, payload)))
-        found, problems = {}, {}
-        for site in self.transport.sites:
-            try:
-                reply = unpack(replies.pop(site), f"site {site}")
-                if reply.phase != message.phase:
-                    raise InvalidInput(f"site {site} answered {reply.phase} when it was asked to {message.phase}")
-                found[site] = read(reply, site)
-            except InvalidInput as error:
-                problems[site] = str(error)
+    def _surveyed(self) -> Plan:
+        """Return the plan with levels, means and standard deviations from sums over all sites."""
+        plan = self.plan
+        columns = dict(plan.columns)
+        for name, (levels, missing) in self._gathered_levels().items():
+            columns[name] = self._category(name, levels, missing)
+        numbers = number_columns(plan)
+        found = self.ask("moments")
+        rows, present = round(float(found["rows"][0])), np.maximum(found["present"], 1.0)
+        means = found["sums"] / present
+        spreads = np.sqrt(self.ask("spreads", means)["squares"] / present)
+        problems = []
+        for name, mean, sd in zip(numbers, means.tolist(), spreads.tolist(), strict=True):
+            if columns[name].complete:
+                continue
+            if name == plan.target and plan.family.log_link:
+                mean, sd = mean * rows / float(found["exposure"][0]), max(sd, 1e-300)  # the mean rate
+            if sd <= 1e-12 * abs(mean):
+                which = "the target" if name == plan.target else "column"
+                problems.append(f"{which} {name!r} is the same in all rows; ignore it")
+                sd = 1.0
+            columns[name] = columns[name].model_copy(update={"mean": mean, "sd": sd})
         if problems:
-            raise SiteProblems(problems)
-        return found
+            raise InvalidInput("; ".join(problems))
+        return Plan(**{**plan.model_dump(), "columns": columns, "rows": rows})
 
-    def _address(self, part: bool) -> Address:
-        return Address(self.study_id, self.name, part)
+    def _gathered_levels(self) -> dict[str, tuple[dict[str, int], int]]:
+        """Return the levels of each category that the codebook does not list, with rows, and rows without any."""
+        names = [name for name, entry in self.plan.columns.items()
+                 if entry.type == "category" and entry.levels is None]  # fmt: skip
+        if not names:
+            return {}
+        for cells in CELLS:
+            found = self.ask(f"levels:{cells}")
+            each = {name: levels_in(found[name], cells) for name in names}
+            if all(levels is not None for levels in each.values()):
+                rest = found["rest"].reshape(-1, 2)
+                for (other, _), levels in zip(rest, each.values(), strict=True):
+                    assert levels is not None
+                    if other > 0:
+                        levels[OTHER] = round(float(other))
+                return {name: (levels or {}, round(float(rest[k, 1]))) for k, (name, levels) in enumerate(each.items())}
+        raise InvalidInput(f"a category has more than {CELLS[-1] // 2:,} levels; ignore it, or list its levels")
 
-    def _exchange(self, phase: str, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
-        """The sites' replies, counted by site and phase."""
-        replies = self.transport.exchange(requests)
-        silent = {site: f"site {site} did not answer" for site in requests if site not in replies}
-        if silent:
-            raise SiteProblems(silent)
-        for site, reply in replies.items():
-            by_phase = self.traffic.setdefault(site, {})
-            by_phase[phase] = by_phase.get(phase, Traffic()) + Traffic.of(reply)
-        self._count_seconds()
-        return replies
+    def _category(self, name: str, levels: Mapping[str, int], missing: int) -> Column:
+        """Return the entry of a category from its levels; the most frequent one is the reference."""
+        target = name == self.plan.target
+        if target:
+            levels = {level: count for level, count in levels.items() if level != OTHER}
+        if len(levels) < 2:
+            least = self.plan.min_cell
+            what = "the target" if target else "column"
+            raise InvalidInput(
+                f"{what} {name!r} has {'one level' if levels else 'no level'} with at least {least} rows at a site; "
+                f"{'list its levels in the codebook' if target else 'ignore it'}, or lower min_cell"
+            )
+        usual = max((level for level in levels if level != OTHER), key=lambda level: levels[level])
+        entry = self.plan.columns[name]
+        reference = entry.reference if target or entry.reference is not None else usual
+        return Column(type="category", unit=entry.unit, levels=tuple(levels), reference=reference)
 
-    def _count_seconds(self) -> None:
-        self.seconds_per_exchange = min(self.seconds_per_exchange, self.transport.last_seconds)
-        self.board.exchanged(self.transport.last_seconds)
 
-    def _send(self, requests: Sequence[TrainRequest], *, part: bool) -> Iterator[Reply]:
-        """The transport of a round of training."""
-        sites, address = list(self.transport.sites), self._address(part)
-        asked = {sites[request.client]: request for request in requests}
-        packed = {site: with_address(pack_request(request), address) for site, request in asked.items()}
-        replies = self._exchange("train", packed)
-        for site, request in asked.items():
-            try:
-                yield unpack_reply(replies[site], request)
-            except InvalidInput as error:
-                yield ClientFailed(client=request.client, reason=str(error))
+class Totals:
+    """Sums over all sites for a training; see `inference.training.Sums`.
+
+    Parameters
+    ----------
+    coordinator
+        Asks the sites; its plan is complete.
+    judged
+        Whether the rows that judge the model are left out.
+    """
+
+    def __init__(self, coordinator: Coordinator, *, judged: bool = False) -> None:
+        self.coordinator, self.prefix = coordinator, JUDGED if judged else ""
+        self.coding: Agreement = coordinator.plan.coding()
+        encoding = self.coding.encoding
+        self.dim, self.names = self.coding.dim, encoding.names
+        self.slopes: NDArray[np.bool_] = slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
+
+    @property
+    def hessians(self) -> bool:
+        """Whether sites add up Hessians."""
+        return self.coordinator.plan.hessians and self.dim <= MOST_COEFFICIENTS
+
+    @cached_property
+    def smoothness(self) -> float:
+        """The largest curvature of any site's loss, or up to N^(1/16) times as much."""
+        return float(self.coordinator.ask("measure")["smoothness"][0] ** (1.0 / POWER))
+
+    def penalty(self, sums: ClosingSums) -> Array:
+        """Return the second derivatives of the penalty in units of the sums, (dim,).
+
+        A level of the codebook that no row has would not be determined without a penalty; one of its own holds its
+        coefficient at 0.
+        """
+        encoding = self.coding.encoding
+        category = ["=" in name or name.endswith(" missing") for name in encoding.names]
+        levels = np.array(category) & (sums.squares == 0.0)
+        least = np.tile(np.where(levels, float(sums.rows), 0.0), encoding.n_vectors)
+        return np.maximum(np.where(self.slopes, sums.rows * self.coding.l2, 0.0), least)
+
+    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
+        """Return the closing sums at θ."""
+        total = self.coordinator.ask(self.prefix + ("scores" if scores else "sums"), theta)
+        return closing_sums_of(total, self.coding, theta)
+
+    def gradient(self, theta: Array) -> tuple[Array, float]:
+        """Return ∇f(θ) and f(θ), with the penalty."""
+        total = self.coordinator.ask(f"{self.prefix}gradient", theta)
+        rows = max(float(total["rows"][0]), 1.0)
+        return total["gradient"] / rows, float(total["loss"][0]) / rows
+
+    def scaffold_round(self, theta: Array, step_size: float, local_steps: int) -> Array:
+        """Return the model after one round of Scaffold; sites weigh by their rows."""
+        total = self.coordinator.ask(f"{self.prefix}train", np.concatenate([[step_size, local_steps], theta]))
+        return theta + total["change"] / max(float(total["rows"][0]), 1.0)
+
+
+def _document(kind: str, document: Mapping[str, Any]) -> Payload:
+    return Payload({KIND: kind, DOCUMENT: json.dumps(document, sort_keys=True, allow_nan=False)})
+
+
+def _words_in(reply: Payload, site: str) -> Words:
+    words = reply.arrays.get("words")
+    if not isinstance(words, np.ndarray) or words.dtype != np.uint64:
+        raise SiteProblems({site: f"site {site} answered with something else than words"})
+    return words

@@ -19,7 +19,7 @@ from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.core.files import Fields, folder_at
 from fedscaffold.federation.history import RUN_PATTERN, new_run_id
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.study.messages import Transport
+from fedscaffold.federation.study.transport import Transport
 
 WHAT = "fedscaffold study exchange 1"
 
@@ -54,11 +54,11 @@ class Journal:
         """Names of the sites."""
         return self.transport.sites
 
-    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """The sites' replies, from the folder if the same was asked at this place before."""
 
         def ask() -> Kept:
-            replies = self.transport.exchange(requests, enough=enough)
+            replies = self.transport.exchange(requests)
             names = list(replies)
             arrays = {f"{k}/{name}": a for k, site in enumerate(names) for name, a in replies[site].arrays.items()}
             values = {site: dict(reply.values) for site, reply in replies.items()}

@@ -1,24 +1,29 @@
-"""A site's rows: its table, read when it is first needed, and the problem that an agreement makes of it."""
+"""A site's rows: its table read through the plan's codebook, with rare levels merged before anything is added up."""
 
+import hashlib
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Engine
+from fedscaffold.core.types import Array
 from fedscaffold.data import tables
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.data.encoding import Category
 from fedscaffold.data.files import read_table
 from fedscaffold.data.settings import DETECTED, CsvFormat
+from fedscaffold.data.statistics import looks_like_identifiers
+from fedscaffold.data.tables import some
 from fedscaffold.federation.agreement import Agreement
-from fedscaffold.federation.client.task import ProblemTask
-from fedscaffold.federation.study.evaluate import rows_left_out
-from fedscaffold.federation.study.prepare import OTHER, text_labels
+from fedscaffold.federation.study.plan import OTHER, Plan
+
+LEAST_ROWS_TO_SPLIT = 10  # a site with fewer rows leaves none out
+FACTOR = 5.0  # a mean that is this many times as far from 0 as a range allows suggests another unit
 
 
 @dataclass(eq=False)
@@ -30,7 +35,7 @@ class TableFile:
     path
         A .csv or .parquet file.
     text
-        How a .csv file is written.
+        The format of a .csv file.
     """
 
     path: str | os.PathLike[str]
@@ -40,7 +45,7 @@ class TableFile:
 
     @property
     def stamp(self) -> Any:
-        """What changes when the file does: its identity, size and time of change; None without a file."""
+        """Identity, size and time of change of the file; None without a file."""
         try:
             found = Path(self.path).stat()
         except OSError:
@@ -48,7 +53,7 @@ class TableFile:
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def load(self) -> Any:
-        """The table as it is in the file now."""
+        """Return the table as it is in the file now."""
         stamp = self.stamp
         if stamp is None or stamp != self._stamp:
             self._table = read_table(self.path, self.text)
@@ -56,83 +61,213 @@ class TableFile:
         return self._table
 
 
-@dataclass(eq=False)
-class AgreedRows:
-    """A site's rows in the encoding of one agreement; each part is computed when it is first needed.
+class SiteRows:
+    """A site's rows as a plan reads them; each part is computed when it is first needed.
 
     Parameters
     ----------
     table
-        The site's rows, a frame of any library that `data.from_frame` takes.
-    agreement
-        The encoding.
+        A frame of any library that `data.from_frame` takes.
+    plan
+        The plan.
     secret
-        The site's secret, which says which rows the evaluation uses.
-    engine
-        Computes local steps; see `fedscaffold.run`.
+        The site's secret, which decides which rows are left out to judge the model.
     """
 
-    table: Any
-    agreement: Agreement
-    secret: bytes
-    engine: str | Engine
+    def __init__(self, table: Any, plan: Plan, secret: bytes) -> None:
+        self.table, self.plan, self.secret = table, plan, secret
+
+    @cached_property
+    def arrow(self) -> Any:
+        """The columns that the plan uses, as an Arrow table."""
+        names = tables.frame_source(self.table).names
+        missing = [name for name in self.plan.used_columns if name not in names]
+        if missing:
+            raise InvalidInput(f"the table has no column {some(missing)}, which the plan uses; it has {some(names)}")
+        return tables.arrow_table(self.table, list(self.plan.used_columns)).combine_chunks()
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.arrow.num_rows)
+
+    def numbers(self, name: str) -> Array:
+        """Return a column's numbers, NaN for missing ones."""
+        column = self._column(name)
+        if not tables.is_number(column.type):
+            raise InvalidInput(f"column {name!r} must hold numbers, but is of type {column.type}")
+        return np.asarray(tables.numbers(column))
+
+    def labels(self, name: str) -> Any:
+        """Return a column's levels as text, null for missing ones, whatever their type is at this site."""
+        return tables.labels(name, self._column(name)).cast(tables.load_pyarrow().string())
+
+    def _column(self, name: str) -> Any:
+        column = self.arrow.column(name)
+        return column.chunk(0) if column.num_chunks else tables.load_pyarrow().array([], column.type)
+
+    def counts(self, name: str) -> dict[str, int]:
+        """Return how often each level of a column occurs."""
+        tally = self.labels(name).drop_null().value_counts()
+        pairs = zip(tally.field("values").to_pylist(), tally.field("counts").to_pylist(), strict=True)
+        return dict(sorted(pairs))
+
+    def frequent(self, name: str) -> dict[str, int]:
+        """Return the levels that have at least `min_cell` rows at this site, with their counts."""
+        return {level: count for level, count in self.counts(name).items() if count >= self.plan.min_cell}
+
+    def problems(self, surveyed: Collection[str] = ()) -> list[str]:
+        """Return everything that keeps this table from taking part, in sentences for the people of the site.
+
+        Parameters
+        ----------
+        surveyed
+            Categories whose levels the sites' survey gave; levels that are rare here may be missing among them.
+        """
+        found: list[str] = []
+        try:
+            if not self.n_rows:
+                return ["the table has no rows"]
+        except InvalidInput as error:
+            return [str(error)]
+        for name, column in self.plan.columns.items():
+            try:
+                if column.type == "number":
+                    found += self._problems_of_number(name)
+                elif name not in surveyed:
+                    found += self._problems_of_category(name)
+            except InvalidInput as error:
+                found.append(str(error))
+        for role, name in self.plan.record_columns.items():
+            try:
+                values = self.numbers(name)
+            except InvalidInput as error:
+                found.append(str(error))
+                continue
+            if not np.isfinite(values).all() or (role != "offset" and values.min() <= 0.0):
+                must = "finite numbers" if role == "offset" else "positive numbers"
+                found.append(f"the {role} column {name!r} must hold {must} in all rows")
+        if self.plan.sums == "open" and not found and not self.plan.incomplete:
+            found += self._disclosures()
+        return found
+
+    def _problems_of_number(self, name: str) -> list[str]:
+        values, column, found = self.numbers(name), self.plan.columns[name], []
+        target = name == self.plan.target
+        present = values[~np.isnan(values)]
+        if present.size < values.size and (target or (self.plan.missing == "error" and self.plan.epsilon is None)):
+            advice = "drop those rows" if target else "fill them, or plan with missing='mean'"
+            found.append(f"column {name!r} has {values.size - present.size} missing values; {advice}")
+        if np.isinf(present).any():
+            found.append(f"column {name!r} has infinite values; replace them")
+            return found
+        if not present.size:
+            return found
+        if target:
+            must = self.plan.family.out_of_range(float(present.min()))
+            if must is None and self.plan.family.whole and (present % 1 != 0).any():
+                must = "hold whole numbers"
+            found += [f"the target {name!r} must {must} for kind={self.plan.kind!r}"] if must else []
+        elif looks_like_identifiers(name, self._column(name)):
+            found.append(f"column {name!r} looks like an identifier; plan without it")
+        if column.range is not None and not column.range[0] <= present.mean() <= column.range[1]:
+            unit = f" {column.unit}" if column.unit else ""
+            off = abs(float(present.mean())) > FACTOR * max(map(abs, column.range))
+            found.append(
+                f"column {name!r} has a mean outside the codebook's range of {column.range[0]:g} to "
+                f"{column.range[1]:g}{unit}; {'check its unit' if off else 'check its values'}"
+            )
+        return found
+
+    def _problems_of_category(self, name: str) -> list[str]:
+        counts, column, found = self.counts(name), self.plan.columns[name], []
+        target = name == self.plan.target
+        missing = self.n_rows - sum(counts.values())
+        if missing and (target or (self.plan.missing == "error" and self.plan.epsilon is None)):
+            advice = "drop those rows" if target else "fill them, or plan with missing='mean'"
+            found.append(f"column {name!r} has {missing} missing values; {advice}")
+        if not target and column.levels is None and looks_like_identifiers(name, self._column(name)):
+            found.append(f"column {name!r} looks like an identifier; plan without it")
+        if column.levels is not None:
+            strange = [level for level in counts if level not in column.levels]
+            if strange:
+                found.append(
+                    f"column {name!r} has the levels {some(strange)}, which the codebook does not list: "
+                    f"{some(column.levels)}"
+                )
+        return found
+
+    def _disclosures(self) -> list[str]:
+        """Return what an open study would disclose of this table; people decide before anything has left."""
+        coding, found, least = self.plan.coding(), [], self.plan.min_cell
+        if self.plan.hessians and self.n_rows < 3 * coding.dim:
+            found.append(
+                f"{self.n_rows} rows are too few for an open matrix of {coding.dim} coefficients, from which rows "
+                f"could be computed; three rows per coefficient are needed, or sums='secure'"
+            )
+        if self.plan.family.classes:
+            small = [level for level, count in self.counts(self.plan.target).items() if count < least]
+            if small:
+                found.append(f"class {some(small)} has fewer than {least} rows here; an open sum would show them")
+        return found
+
+    def recoded(self) -> Any:
+        """Return the table with categories as text, and rare levels merged as the plan says."""
+        table, pa = self.arrow, tables.load_pyarrow()
+        for name, column in self.plan.columns.items():
+            if column.type == "category":
+                values = self.labels(name) if name == self.plan.target else self._merged(name)
+                table = table.set_column(table.schema.get_field_index(name), name, pa.chunked_array([values]))
+        return table
+
+    def _merged(self, name: str) -> Any:
+        """Return a feature's levels: known frequent ones as they are, others as OTHER, or as the reference.
+
+        The reference stands in if even all rare levels together have fewer than `min_cell` rows, so that no column
+        of the encoded table belongs to a few rows.
+        """
+        pa, column = tables.load_pyarrow(), self.plan.columns[name]
+        levels = column.levels or ()
+        reference = levels[0] if column.reference is None else column.reference
+        values = self.labels(name)
+        usual = pa.array([level for level in self.frequent(name) if level in levels and level != OTHER])
+        known = pa.compute.is_in(values, value_set=usual.cast(pa.string()))
+        absent = pa.compute.is_null(values)
+        if 0 < values.null_count < self.plan.min_cell:  # as many as a rare level, so merged like one
+            absent = pa.array(np.zeros(len(values), bool))
+        rare = int(len(values) - (pa.compute.sum(pa.compute.or_(known, absent)).as_py() or 0))
+        merged = OTHER if OTHER in levels and rare >= self.plan.min_cell else reference
+        return pa.compute.if_else(pa.compute.or_(known, absent), values, pa.scalar(merged))
+
+    # what training uses, once the codebook is complete
+
+    @cached_property
+    def coding(self) -> Agreement:
+        """How rows become numbers."""
+        return self.plan.coding()
 
     @cached_property
     def problem(self) -> EncodedProblem:
         """The problem of all rows."""
-        found = self.agreement.problem(recode(self.table, self.agreement))
-        if found.dim == 0:
-            raise InvalidInput("the agreement has no coefficients")
-        return found
+        return self.coding.problem(self.recoded())
 
     @cached_property
-    def left_out(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        """Which rows are left out of the training that is judged on them."""
-        return rows_left_out(int(self.problem.sizes[0]), self.agreement.evaluate, self.secret)
+    def left_out(self) -> NDArray[np.bool_]:
+        """Whether each row is left out of the training that is judged on it."""
+        n = self.n_rows
+        digest = hashlib.sha256(b"rows left out to evaluate" + self.secret).digest()
+        uniform = np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64))).random(n)
+        chosen = uniform < self.plan.evaluate
+        return np.zeros(n, bool) if n < LEAST_ROWS_TO_SPLIT or chosen.all() else chosen
 
     @cached_property
-    def judged_problem(self) -> EncodedProblem:
-        """The problem without these rows."""
+    def judged(self) -> EncodedProblem:
+        """The problem without the rows that are left out."""
         return self.problem.take_rows(np.flatnonzero(~self.left_out))
 
-    def problem_of(self, part: bool) -> EncodedProblem:
-        """The problem of all rows, or of the part that is not left out."""
-        return self.judged_problem if part else self.problem
-
     @cached_property
-    def _tasks(self) -> dict[bool, ProblemTask]:
-        return {}
+    def test(self) -> EncodedProblem | None:
+        """The problem of the rows that are left out; None if there are none."""
+        rows = np.flatnonzero(self.left_out)
+        return self.problem.take_rows(rows) if rows.size else None
 
-    def task(self, part: bool) -> ProblemTask:
-        """What a training on all rows, or on the part that is not left out, works on."""
-        if part not in self._tasks:
-            self._tasks[part] = ProblemTask(self.problem_of(part), self.engine)
-        return self._tasks[part]
-
-
-def recode(table: Any, agreement: Agreement) -> Any:
-    """A site's table with categories and classes as text, and values that the agreement lacks as `OTHER`."""
-    pa = tables.load_pyarrow()
-    import pyarrow.compute as compute
-
-    encoding = agreement.encoding
-    wanted = [column.name for column in encoding.columns]
-    source = tables.frame_source(table)
-    wanted += encoding.record_columns
-    table = pa.Table.from_batches(list(source.read(wanted)))
-    for column in encoding.columns:
-        if isinstance(column, Category):
-            values = pa.chunked_array(
-                [text_labels(column.name, chunk) for chunk in table.column(column.name).chunks]
-            )
-            if OTHER in column.values:
-                known = compute.is_in(values, value_set=pa.array([v for v in column.values if v is not None]))
-                keep = compute.or_(known, compute.is_null(values))
-                values = compute.if_else(keep, values, pa.scalar(OTHER))
-            table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
-    if encoding.classes is not None:
-        chunks = [text_labels(encoding.target, chunk) for chunk in table.column(encoding.target).chunks]
-        table = table.set_column(
-            table.schema.get_field_index(encoding.target), encoding.target, pa.chunked_array(chunks)
-        )
-    return table

@@ -1,393 +1,340 @@
-"""A site's side of a study: its table, what it allows, what it has accepted, and a log of all that left it."""
+"""A site of a study: it accepts one plan and one roster, and from then on answers numbered questions in order.
+
+Nothing about its rows decides whether or how it answers. A message has the same size whatever the rows are; if its
+numbers cannot be computed it is random, so that the sum over all sites is, and the reason stays in the site's log.
+"""
 
 import hashlib
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedscaffold.core.errors import FedScaffoldError
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
-from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.federation.agreement import Agreement
-from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.client.requests import handle_request
-from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import MemoryStore, SiteStore
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.payloads import Payload, pack_reply, unpack_request
-from fedscaffold.federation.refusals import Refusal, RefusalCode, parsed
-from fedscaffold.federation.study.certificate import SumsAsked, pack_sums
-from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site, with_intercept_of
-from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, SiteSchema, agree_on_columns, describe_table
-from fedscaffold.federation.study.measure import measure_site
-from fedscaffold.federation.study.messages import (
-    SECURE_STEP,
-    Address,
-    StudyMessage,
-    address_of,
-    is_study_message,
-    pack,
-    pack_refusal,
-    unpack,
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.federation.study.numbers import Words, encode
+from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.questions import (
+    PHASES,
+    LocalState,
+    Question,
+    allowed,
+    blocks_of,
+    numbers_for,
+    parse_phase,
 )
-from fedscaffold.federation.study.prepare import check_sites, sum_table
-from fedscaffold.federation.study.private.at_site import (
-    check_answered,
-    check_budget,
-    check_public,
-    public_agreement,
-)
-from fedscaffold.federation.study.report.traffic import Traffic
-from fedscaffold.federation.study.rows import AgreedRows, TableFile, recode
-from fedscaffold.federation.study.settings import StudySettings
-from fedscaffold.inference import client_sums
+from fedscaffold.federation.study.roster import Masks, Roster, new_key, public_line
+from fedscaffold.federation.study.rows import SiteRows, TableFile
 
-if TYPE_CHECKING:
-    from fedscaffold.federation.study.secure.taking_part import TakingPart
+PLAN, ROSTER, STATE, RESULT = "plan", "roster", "state", "result"  # names of a site's notes
+REFUSED = "study-refused"  # name of a value
+KIND, DOCUMENT = "study-message", "document"  # names of values
+BEGIN = "0" * 64  # the chain before the first question
 
-Accept = Callable[[Agreement], bool]
-OPEN = ("greet", "peers", "labels", "agree", "finish")  # phases that are told openly in studies with secure sums
+
+@dataclass(frozen=True, kw_only=True)
+class SiteRules:
+    """Limits of a site for all plans; a plan beyond them is not accepted.
+
+    Parameters
+    ----------
+    min_cell
+        Least `min_cell` of a plan.
+    min_rows
+        Least number of rows with which the site takes part.
+    min_sites
+        Least number of sites of a plan with secure sums.
+    allow_hessians
+        Whether plans may have sums of Hessians.
+    allow_open
+        Whether plans may have open sums.
+    max_exchanges
+        Largest number of questions of a plan.
+    """
+
+    min_cell: int = 5
+    min_rows: int = 10
+    min_sites: int = 3
+    allow_hessians: bool = True
+    allow_open: bool = True
+    max_exchanges: int = 1000
+
+    def problems(self, plan: Plan) -> list[str]:
+        """Return the limits that a plan breaks, in sentences."""
+        found = []
+        if plan.min_cell < self.min_cell:
+            found.append(f"the plan has min_cell = {plan.min_cell}, the site's policy asks for {self.min_cell}")
+        if plan.sums == "open" and not self.allow_open:
+            found.append("the plan has open sums, which the site's policy does not allow")
+        if plan.sums == "secure" and len(plan.sites) < self.min_sites:
+            found.append(f"the plan has {len(plan.sites)} sites, the site's policy asks for {self.min_sites}")
+        if plan.hessians and plan.epsilon is None and not self.allow_hessians:
+            found.append("the plan has sums of Hessians, which the site's policy does not allow")
+        if plan.max_exchanges > self.max_exchanges:
+            found.append(f"the plan has {plan.max_exchanges} exchanges, the policy allows {self.max_exchanges}")
+        return found
 
 
 @dataclass
 class StudySite:
-    """A site that takes part in studies.
+    """A site that takes part in a study.
 
     Parameters
     ----------
     name
         Name of the site.
     table
-        Its rows: a frame of any library that `data.from_frame` takes, or a `TableFile`, which is read when rows
-        are first needed.
+        Its rows: a frame of any library that `data.from_frame` takes, or a `TableFile`.
+    key
+        Its private key, whose public half is in the roster.
     rules
-        What it tells.
-    policy
-        What it allows in training.
+        Its limits for all plans.
     accept
-        accept(agreement) → whether the site takes part with this encoding. An agreement that was accepted before
-        is not asked about again.
+        accept(plan) → whether the people of the site accept a plan; asked once per plan.
+    accept_roster
+        accept_roster(roster) → whether they accept a list of sites and keys; asked once.
     engine
         Computes local steps; see `fedscaffold.run`.
     store
-        Where the site keeps its secret, its log, what it accepted and its control variates.
-    study_name
-        Name of the study that the site was invited to; None if its policy alone decides.
-    settings
-        What the people of that study decided, as the invitation says; None if there was none.
-    secure
-        Whether the site's numbers leave it in secure sums only.
-    secure_threshold
-        secure_threshold(number of sites) → the least threshold of a secure sum.
-    accept_peers
-        accept_peers(fingerprints by site) → whether the site adds its numbers up with sites that have these keys.
+        Keeps the site's secret, its log, the accepted plan and the last answer.
     """
 
     name: str
     table: Any
+    key: ec.EllipticCurvePrivateKey = field(default_factory=new_key, repr=False)
     rules: SiteRules = field(default_factory=SiteRules)
-    policy: SitePolicy = field(default_factory=SitePolicy)
-    accept: Accept = lambda agreement: True
+    accept: Callable[[Plan], bool] = lambda plan: True
+    accept_roster: Callable[[Roster], bool] = lambda roster: True
     engine: str | Engine = "auto"
     store: SiteStore = field(default_factory=MemoryStore)
-    study_name: str | None = None
-    settings: StudySettings | None = None
-    secure: bool = False
-    secure_threshold: Callable[[int], int] = lambda n_sites: n_sites // 2 + 1
-    accept_peers: Callable[[Mapping[str, str]], bool] = lambda fingerprints: True
-    _rows: tuple[str, Any, AgreedRows] | None = field(default=None, repr=False)
-    _refused: tuple[str, dict[str, Any]] | None = field(default=None, repr=False)  # the last study and agreement
+    _rows: tuple[Any, SiteRows] | None = field(default=None, repr=False)
+
+    @property
+    def public_key(self) -> str:
+        """The public half of the site's key."""
+        return public_line(self.key, self.name)
 
     @property
     def log(self) -> tuple[dict[str, Any], ...]:
         """All messages that left the site, in order."""
         return tuple(entry for entry in self.store.audit.read() if entry["event"] == "sent")
 
-    def check(self, settings: StudySettings) -> SiteSchema:
-        """What the site would tell first; refused if its table cannot be used, whoever else takes part."""
-        schema = self._schema(settings)
-        kinds = agree_on_columns({self.name: schema}, settings)
-        if settings.budget is not None:
-            if settings.protect == "rows":
-                settings.budget.delta_for([schema.n_rows or 1])
-            agreement = public_agreement(settings, schema.n_rows or 0)
-            agreement.problem(recode(self.current_table, agreement))
-            return schema
-        sums = sum_table(self.current_table, kinds, settings, min_cell=max(self.rules.min_cell, settings.min_cell))
-        check_sites({self.name: sums}, kinds, settings)
-        return schema
+    def problems(self, plan: Plan) -> list[str]:
+        """Return everything that keeps this site from carrying out a plan; nothing leaves the site."""
+        before = self.plan
+        surveyed = [name for name in plan.columns if before is not None and not before.columns[name].complete]
+        found = self.rules.problems(plan)
+        if self.name not in plan.sites:
+            found.append(f"the plan has no site called {self.name!r}; its sites are {', '.join(plan.sites)}")
+        rows = SiteRows(self._load(), plan, self.store.secret)
+        problems = rows.problems(surveyed)
+        if not problems and rows.n_rows < self.rules.min_rows:
+            problems.append(f"there are {rows.n_rows} rows, the site's policy asks for {self.rules.min_rows}")
+        return found + problems
 
     def answer(self, payload: Payload) -> Payload:
-        """The reply to a message of the coordinator; every reply is logged before it leaves."""
-        reply, phase = self._reply(payload)
-        self._note(phase, reply)
-        return reply
+        """Return the reply to a message of the coordinator, or the code of why there is none.
 
-    def answer_or_code(self, read: Callable[[], Payload]) -> Payload:
-        """The reply to the message that `read` returns, or the code of what went wrong.
-
-        The text, which may hold values of the table, goes to the site's own log.
+        The text of an error may hold values of the table: it goes to the site's log alone.
         """
         try:
-            return self.answer(read())
+            reply, phase = self._reply(payload)
+            self._log(phase, reply)
+            return reply
         except Refusal as refusal:
             code, text = refusal.code, str(refusal)
         except FedScaffoldError as error:
-            code, text = RefusalCode.DATA_UNREADABLE, str(error)
+            code, text = RefusalCode.BAD_REQUEST, str(error)
         except Exception as error:  # whatever it is, its text may hold values of the site's table
             LOG.exception("the site failed")
             code, text = RefusalCode.INTERNAL, str(error)
-        LOG.error("refused (%s): %s", code, text)
-        reply = pack_refusal(code)
+        LOG.error("rejected (%s): %s", code, text)
         try:
-            self.store.audit.write("refused", code=str(code), text=text)
-            self._note("refused", reply)
+            self.store.audit.write("rejected", code=str(code), text=text)
         except (FedScaffoldError, OSError) as failed:  # a full disk
             LOG.error("this could not be written to the site's log: %s", failed)
-        return reply
+        return Payload({REFUSED: str(code)})
 
     def _reply(self, payload: Payload) -> tuple[Payload, str]:
-        address = parsed(lambda: address_of(payload))
-        self.policy.check_name(address.name)
-        if self.study_name is not None and address.name != self.study_name:
-            raise Refusal(
-                RefusalCode.OTHER_STUDY,
-                f"the request is of the study {address.name}, the invitation was to {self.study_name}",
-            )
-        if self.policy.keep_back:
-            raise Refusal(RefusalCode.POLICY_KEEP_BACK, "studies use all rows, but the policy keeps rows back")
-        if SECURE_STEP in payload.values:
-            return self._secure_sums.answer(payload)
-        if not is_study_message(payload):
-            if self.secure:
-                raise Refusal(RefusalCode.ONLY_SECURE)
-            request = parsed(lambda: unpack_request(payload))
-            task = self.agreed_rows(address).task(address.part)
-            return pack_reply(handle_request(request, task, self.store, self.policy)), "train"
-        message = parsed(lambda: unpack(payload, "the coordinator"))
-        check_answered(message.phase, self.policy)
-        if self.secure and message.phase not in OPEN:
-            raise Refusal(RefusalCode.ONLY_SECURE)
-        answer: dict[str, Callable[[StudyMessage, Address], StudyMessage]] = {
-            "greet": self._greet,
-            "peers": self._peers,
-            "labels": self._labels,
-            "prepare": self._prepare,
-            "agree": self._agree,
-            "measure": self._measure,
-            "sums": self.sums_at,
-            "evaluate": self._evaluate,
-            "finish": self._finish,
-        }
-        return pack(answer[message.phase](message, address)), message.phase
+        fields = Fields(payload.values, "the message")
+        kind = fields.choice(KIND, "plan", "roster", "question", "result")
+        if kind == "question":
+            question = Question(
+                plan=fields.text("plan", pattern="[0-9a-f]{64}"), roster=fields.text("roster", pattern="[0-9a-f]{64}"),
+                number=fields.integer("number", least=0), phase=fields.text("phase", longest=40),
+                vector=np.asarray(payload.arrays.get("vector", np.zeros(0)), np.float64).ravel(),
+            )  # fmt: skip
+            return self._answer_question(question), question.phase
+        document = json.loads(fields.text(DOCUMENT, longest=10**8))
+        if kind == "plan":
+            return self._accept_plan(Plan.from_json(document)), kind
+        if kind == "roster":
+            return self._accept_roster(Roster.from_json(document)), kind
+        self.store.save_note(RESULT, Fields(document, "the result").as_dict())
+        return Payload({"received": True}), kind
 
-    def _greet(self, message: StudyMessage, address: Address) -> StudyMessage:
-        if message.body.get("protocol") != PROTOCOL:
-            raise Refusal(
-                RefusalCode.OTHER_PROTOCOL,
-                f"the coordinator has version {message.body.get('protocol')!r:.20} of the protocol, this site "
-                f"version {PROTOCOL}; install the same version of fedscaffold on both",
-            )
-        settings = self.settings_in(message)
-        check_budget(self.policy, settings)
-        schema = self._schema(settings)
-        schema = replace(schema, max_hessian_dim=self.rules.max_hessian_dim if self.rules.allow_hessians else 0)
-        if settings.secure:
-            from fedscaffold.federation.study.secure.peers import identity_in_hexadecimal
-
-            schema = replace(schema, identity=identity_in_hexadecimal(self.store))
-        elif self.secure:
-            raise Refusal(RefusalCode.ONLY_SECURE)
-        return StudyMessage("greet", schema.to_json())
-
-    def settings_in(self, message: StudyMessage) -> StudySettings:
-        """Return the settings that a request names; raise unless they are those of the invitation.
-
-        The invitation binds: a coordinator cannot ask for other columns, classes or smaller counts than the people
-        of the site have read.
-        """
-        found = parsed(lambda: StudySettings.from_json(Fields(message.body, "the request").value("settings")))
-        if self.settings is not None and found != self.settings:
-            raise Refusal(RefusalCode.OTHER_SETTINGS)
-        return found
-
-    def _schema(self, settings: StudySettings) -> SiteSchema:
-        # a privacy budget of rows takes their number as public, one of sites keeps it secret
-        public = settings.epsilon is not None and settings.protect == "rows"
-        tell_rows = self.rules.tell_rows and (public or not settings.secure) and settings.protect == "rows"
-        return describe_table(self.current_table, categorical=settings.categorical, tell_rows=tell_rows)
-
-    def _peers(self, message: StudyMessage, address: Address) -> StudyMessage:
-        from fedscaffold.federation.study.secure.peers import pin_peers, read_peers
-
-        told = parsed(lambda: read_peers(message.body))
-        return StudyMessage("peers", {"accepted": pin_peers(self.store, self.name, told, self.accept_peers)})
-
-    def _labels(self, message: StudyMessage, address: Address) -> StudyMessage:
-        from fedscaffold.federation.study.secure.tables import frequent_labels
-
-        settings, kinds = self.settings_in(message), _kinds(message)
-        least = max(self.rules.min_cell, settings.min_cell)
-        return StudyMessage(
-            "labels", {"labels": frequent_labels(self.current_table, kinds, settings, min_cell=least)}
-        )
-
-    @cached_property
-    def _secure_sums(self) -> "TakingPart":
-        """The site's part in secure sums, whose keys live in this process alone."""
-        from fedscaffold.federation.study.secure.at_site import numbers_at_site
-        from fedscaffold.federation.study.secure.taking_part import TakingPart
-
-        return TakingPart(self, partial(numbers_at_site, self))
-
-    def _prepare(self, message: StudyMessage, address: Address) -> StudyMessage:
-        settings = self.settings_in(message)
-        kinds = _kinds(message)
-        least = max(self.rules.min_cell, settings.min_cell)
-        return StudyMessage("prepare", sum_table(self.current_table, kinds, settings, min_cell=least).to_json())
-
-    def _agree(self, message: StudyMessage, address: Address) -> StudyMessage:
-        told: dict[str, Any] = parsed(lambda: Fields(message.body, "the request").fields("agreement").as_dict())
-        agreement = parsed(lambda: Agreement.from_json(told))
-        check_public(agreement, self.policy, self.settings)
-        before = self.store.load_note("accepted")
-        if before is None or before["agreement"] != told:
-            asked = (address.study, told)
-            if self._refused == asked or not self.accept(agreement):  # nobody is asked twice about one agreement
-                self._refused = asked
-                return StudyMessage("agree", {"accepted": False})
-        rows = AgreedRows(self.current_table, agreement, self.store.secret, self.engine)
-        if rows.problem.sizes[0] < self.policy.min_rows:
-            raise Refusal(
-                RefusalCode.POLICY_ROWS,
-                f"there are {rows.problem.sizes[0]} rows, the policy asks for {self.policy.min_rows}",
-            )
-        self._rows = (address.study, self._stamp, rows)
-        self.store.save_note(
-            "accepted", {"study": address.study, "agreement": told, "data": rows.problem.fingerprint()}
-        )
-        return StudyMessage("agree", {"accepted": True})
-
-    def _measure(self, message: StudyMessage, address: Address) -> StudyMessage:
-        problem = self.agreed_rows(address).problem
-        return StudyMessage("measure", measure_site(problem, by_the_clock=self.rules.by_the_clock).to_json())
-
-    def sums_at(self, message: StudyMessage, address: Address) -> StudyMessage:
-        """Sums of loss, gradient and, where it is allowed, Hessian over the site's rows at a model."""
-        problem = self.agreed_rows(address).problem_of(address.part)
-        asked = parsed(lambda: SumsAsked.from_json(message.body))
-        theta = parsed(lambda: Fields(message.arrays, "the request").array("theta", (problem.dim,)))
-        own = self.agreed_rows(address).agreement.client_intercepts
-        if not asked.hessian:
-            return StudyMessage("sums", *_loss_and_gradient(problem, theta, own_intercept=own))
-        if not self.rules.allow_hessians or problem.dim > self.rules.max_hessian_dim:
-            raise Refusal(RefusalCode.POLICY_HESSIAN)
-        found = client_sums(problem, 0, theta, scores=asked.scores, intercept=own)
-        return StudyMessage("sums", *pack_sums(found, asked))
-
-    def _evaluate(self, message: StudyMessage, address: Address) -> StudyMessage:
-        left_out, judged, theta, least = self.rows_to_judge(message, address)
-        if left_out is None or int(left_out.sizes[0]) < least:
-            return StudyMessage("evaluate", SiteEvaluation(n_rows=0).to_json())
-        return StudyMessage("evaluate", evaluate_site(left_out, judged, theta, min_cell=least).to_json())
-
-    def rows_to_judge(
-        self, message: StudyMessage, address: Address
-    ) -> tuple[EncodedProblem | None, EncodedProblem, Array, int]:
-        """Rows that training left out, if any, the others, the model to judge, and the least count to tell."""
-        agreed = self.agreed_rows(address)
-        least = parsed(lambda: Fields(message.body, "the request").integer("min_cell", least=1))
-        least = max(least, 1 if self.settings is None else self.settings.min_cell)
-        theta = parsed(lambda: Fields(message.arrays, "the request").array("theta", (agreed.problem.dim,)))
-        least, rows, judged = (
-            max(self.rules.min_cell, least),
-            np.flatnonzero(agreed.left_out),
-            agreed.judged_problem,
-        )
-        if not rows.size:
-            return None, judged, theta, least
-        left_out = agreed.problem.take_rows(rows)
-        if agreed.agreement.client_intercepts:
-            left_out, judged = with_intercept_of(judged, left_out, judged, theta=theta)
-        return left_out, judged, theta, least
-
-    def _finish(self, message: StudyMessage, address: Address) -> StudyMessage:
-        self.store.save_note("result", message.body)
-        return StudyMessage("finish", {"received": True})
-
-    # the site's rows
+    # the plan and the roster
 
     @property
-    def current_table(self) -> Any:
-        """The site's rows as they are now."""
+    def plan(self) -> Plan | None:
+        """The plan that the site accepted; None before."""
+        found = self.store.load_note(PLAN)
+        return None if found is None else Plan.from_json(found)
+
+    def _accept_plan(self, plan: Plan) -> Payload:
+        """Accept a plan once; later only one that fills in what the accepted one left open, by its own survey."""
+        before = self.plan
+        if before is None or before.digest != plan.digest:
+            if before is not None and not plan.completes(before):
+                raise Refusal(RefusalCode.OTHER_SETTINGS, "the plan says something else than the accepted one")
+            problems = self.problems(plan)
+            if problems:
+                raise Refusal(RefusalCode.NOT_ACCEPTED, "; ".join(problems))
+            if not self.accept(plan):
+                raise Refusal(RefusalCode.NOT_ACCEPTED, "the people of the site did not accept the plan")
+            self.store.save_note(PLAN, plan.to_json())
+            self._rows = None
+        return Payload({"accepted": plan.digest, "key": self.public_key})
+
+    def _accept_roster(self, roster: Roster) -> Payload:
+        plan, before = self.plan, self.store.load_note(ROSTER)
+        if plan is None:
+            raise Refusal(RefusalCode.NO_AGREEMENT)
+        if before is not None and before["keys"] != dict(roster.keys):
+            raise Refusal(RefusalCode.PEERS_CHANGED, "the roster is another than the accepted one")
+        if sorted(roster.keys) != sorted(plan.sites) or roster.keys[self.name] != self.public_key:
+            raise Refusal(RefusalCode.PEERS_CHANGED, "the roster is not that of the plan's sites")
+        if before is None:
+            if not self.accept_roster(roster):
+                raise Refusal(RefusalCode.NOT_ACCEPTED, "the people of the site did not accept the roster")
+            self.store.save_note(ROSTER, roster.to_json())
+        return Payload({"accepted": roster.digest})
+
+    # questions
+
+    def _answer_question(self, question: Question) -> Payload:
+        """Answer a question once; the same one again brings the same message, any other one is rejected."""
+        plan, told = self.plan, self.store.load_note(ROSTER)
+        if plan is None or told is None:
+            raise Refusal(RefusalCode.NO_AGREEMENT)
+        roster = Roster(plan.digest, told["keys"])
+        if question.plan != plan.digest or question.roster != roster.digest:
+            raise Refusal(RefusalCode.OTHER_SETTINGS, "the question is of another plan or roster")
+        state = self.store.load_note(STATE) or {"number": -1, "chain": BEGIN, "before": BEGIN}
+        if question.number == state["number"] and question.extend(state["before"]) == state["chain"]:
+            return Payload({"number": question.number}, {"words": _words(state["reply"])})
+        if question.number != state["number"] + 1:
+            raise Refusal(RefusalCode.REPLAYED, f"question {question.number} does not follow {state['number']}")
+        if question.number >= plan.max_exchanges:
+            raise Refusal(RefusalCode.POLICY_ROUNDS, f"the plan has at most {plan.max_exchanges} exchanges")
+        if not allowed(plan, question.phase):
+            raise Refusal(RefusalCode.BAD_REQUEST, f"the plan has no phase {question.phase!r:.40}")
+        chain = question.extend(state["chain"])
+        words, local = self._numbers(plan, question, _local_states(state.get("local", {})))
+        blocks = blocks_of(plan, question.phase)
+        if plan.sums == "secure":
+            words = Masks(self.name, self.key, roster).mask(words, blocks, chain)
+        kept = {"number": question.number, "chain": chain, "before": state["chain"], "reply": _text(words), "local": local}
+        self.store.save_note(STATE, kept)
+        return Payload({"number": question.number}, {"words": words})
+
+    def _numbers(
+        self, plan: Plan, question: Question, states: dict[str, LocalState]
+    ) -> tuple[Words, dict[str, Any]]:
+        """Return the site's numbers as words, random ones if they cannot be computed, and its control variates."""
+        blocks = blocks_of(plan, question.phase)
+        try:
+            with np.errstate(all="ignore"):  # numbers that are not finite become random words
+                found = numbers_for(self._current_rows(plan), question.phase, question.vector, states, self.engine)
+        except FedScaffoldError as error:
+            self.store.audit.write("failed", phase=question.phase, number=question.number, text=str(error))
+            found = {block.name: np.full(block.length, np.nan) for block in blocks}
+        return encode(found, blocks), {name: _plain(state) for name, state in states.items()}
+
+    def _current_rows(self, plan: Plan) -> SiteRows:
+        stamp = (plan.digest, self.table.stamp if isinstance(self.table, TableFile) else None)
+        if self._rows is None or self._rows[0] != stamp:
+            rows = SiteRows(self._load(), plan, self.store.secret)
+            self._check_unchanged(rows)
+            self._rows = (stamp, rows)
+        return self._rows[1]
+
+    def _check_unchanged(self, rows: SiteRows) -> None:
+        """Raise if the table is another than the one of the first question."""
+        digest = hashlib.sha256()
+        for name in rows.plan.used_columns:
+            category = name in rows.plan.columns and rows.plan.columns[name].type == "category"
+            if category:
+                coded = rows.labels(name).dictionary_encode()
+                digest.update(json.dumps(coded.dictionary.to_pylist()).encode())
+                digest.update(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).tobytes())
+            else:
+                digest.update(rows.numbers(name).tobytes())
+        found, before = {"sha256": digest.hexdigest()}, self.store.load_note("table")
+        if before is None:
+            self.store.save_note("table", found)
+        elif before != found:
+            raise InvalidInput("the site's table has changed since the first question; restore it")
+
+    def _load(self) -> Any:
         return self.table.load() if isinstance(self.table, TableFile) else self.table
 
-    @property
-    def _stamp(self) -> Any:
-        return self.table.stamp if isinstance(self.table, TableFile) else None
-
-    def accepted(self, address: Address) -> dict[str, Any] | None:
-        """The agreement that the site accepted for a study and a digest of its rows then; None before that."""
-        found = self.store.load_note("accepted")
-        return found if found is not None and found["study"] == address.study else None
-
-    def agreed_rows(self, address: Address) -> AgreedRows:
-        """The rows in the encoding that the site accepted for a study; refused if they are no longer the same."""
-        if self._rows is not None and self._rows[:2] == (address.study, self._stamp):
-            return self._rows[2]
-        accepted = self.accepted(address)
-        if accepted is None:
-            raise Refusal(RefusalCode.NO_AGREEMENT)
-        agreement = Agreement.from_json(accepted["agreement"])
-        rows = AgreedRows(self.current_table, agreement, self.store.secret, self.engine)
-        if rows.problem.fingerprint() != accepted["data"]:
-            text = "the site's table has changed since it accepted the agreement"
-            self.store.audit.write("data-changed", text=text)
-            if self.policy.changed_data == "refuse":
-                raise Refusal(RefusalCode.DATA_CHANGED, f"{text}; restore it, or start a new study")
-            LOG.warning(text)
-        self._rows = (address.study, self._stamp, rows)
-        return rows
-
-    def _note(self, phase: str, reply: Payload) -> None:
-        """Write to the log what leaves the site: the values themselves, and of vectors length and digest.
-
-        Of secure sums the log says what a message is, since its values are keys and masked numbers.
-        """
-        vectors = {
-            name: {
-                "numbers": int(np.size(array)),
-                "sha256": hashlib.sha256(np.ascontiguousarray(array).data).hexdigest(),
+    def _log(self, phase: str, reply: Payload) -> None:
+        """Write down what leaves the site, before it leaves."""
+        words = reply.arrays.get("words")
+        entry: dict[str, Any] = {"phase": phase, "values": {k: v for k, v in reply.values.items()}}
+        if words is not None:
+            plan = self.plan
+            entry |= {
+                "what": PHASES[parse_phase(phase)[0]],
+                "masked": plan is not None and plan.sums == "secure",
+                "numbers": sum(block.length for block in blocks_of(plan, phase)) if plan is not None else 0,
+                "bytes": int(words.nbytes),
+                "sha256": hashlib.sha256(words.tobytes()).hexdigest(),
             }
-            for name, array in reply.arrays.items()
-        }
-        if SECURE_STEP in reply.values:
-            from fedscaffold.federation.study.secure.taking_part import log_entry
-
-            values = log_entry(reply)
-        else:
-            values = {name: json.loads(v) if name == "body" else v for name, v in reply.values.items()}
-        size = Traffic.of(reply).bytes
-        self.store.audit.write("sent", phase=phase, bytes=size, values=values, vectors=vectors)
+        self.store.audit.write("sent", **entry)
 
 
-def _loss_and_gradient(
-    problem: EncodedProblem, theta: Array, *, own_intercept: bool
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Rows, Σ f and Σ ∇f of a site's rows at θ, with the penalty."""
-    n = int(problem.sizes[0])
-    if not own_intercept:
-        return {"rows": n, "loss": n * float(problem.loss(theta))}, {"gradient": n * problem.gradient(theta)}
-    found, penalty = client_sums(problem, 0, theta, scores=False, intercept=True), n * problem.penalty
-    body = {"rows": n, "loss": found.loss + 0.5 * float(penalty @ theta**2)}
-    return body, {"gradient": found.gradient + penalty * theta}
+def refusal_in(payload: Payload) -> RefusalCode | None:
+    """Return the code with which a site rejected a message; None if the payload is a reply."""
+    if REFUSED not in payload.values:
+        return None
+    found = payload.values[REFUSED]
+    known = isinstance(found, str) and found in set(RefusalCode)
+    return RefusalCode(found) if known else RefusalCode.INTERNAL
 
 
-def _kinds(message: StudyMessage) -> dict[str, ColumnKind]:
-    return parsed(lambda: Fields(message.body, "the request").fields("kinds").as_dict())
+def _text(words: Words) -> str:
+    return b64encode(words.astype("<u8").tobytes()).decode()
+
+
+def _words(text: str) -> Words:
+    return np.frombuffer(b64decode(text), "<u8").astype(np.uint64)
+
+
+def _plain(state: LocalState) -> dict[str, Any]:
+    """Return a control variate and its round as JSON-compatible values."""
+    return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in asdict(state).items()}
+
+
+def _local_states(found: Mapping[str, Any]) -> dict[str, LocalState]:
+    def vector(values: Any) -> Array | None:
+        return None if values is None else np.asarray(values, np.float64)
+
+    return {
+        phase: LocalState(
+            np.asarray(one["xi"], np.float64), vector(one["before"]), vector(one["sent"]), one["step_size"],
+            one["local_steps"],
+        )
+        for phase, one in found.items()
+    }  # fmt: skip

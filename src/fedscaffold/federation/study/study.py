@@ -1,181 +1,117 @@
-"""`Study`: what a coordinator asks for, and a study with all sites in one process."""
+"""`Study`: the choices of a study, and its run with all sites in one process; `conduct` runs it over any transport."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.errors import FedScaffoldError, InvalidInput
-from fedscaffold.core.files import exclusive
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine
+from fedscaffold.data import tables
 from fedscaffold.data.files import read_table
-from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import MemoryStore
-from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.refusals import Refusal, RefusalCode
-from fedscaffold.federation.study.attempts import PAUSE, Absent, until_done
-from fedscaffold.federation.study.coordinator import Coordinator
-from fedscaffold.federation.study.greet import agree_on_columns
-from fedscaffold.federation.study.journal import Journal, private_folder
-from fedscaffold.federation.study.messages import SiteProblems, Transport
-from fedscaffold.federation.study.private.at_site import with_budget
-from fedscaffold.federation.study.report.status import LOCK, StatusBoard
+from fedscaffold.federation.study.coordinator import Coordinator, Totals
+from fedscaffold.federation.study.evaluation import Evaluation, evaluation_of
+from fedscaffold.federation.study.journal import Journal
+from fedscaffold.federation.study.plan import Column, Plan, StudySettings
 from fedscaffold.federation.study.result import StudyResult
-from fedscaffold.federation.study.settings import StudySettings
-from fedscaffold.federation.study.site import StudySite
-from fedscaffold.federation.study.training import StudyTraining
+from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.status import StatusBoard
+from fedscaffold.federation.study.transport import InProcess, Transport
+from fedscaffold.inference.training import TrainingSettings, train
 
-LOCK_WAIT = 30.0  # seconds to wait for a coordinator that was killed, whose processes have yet to end
-SECURE_STEPS = 5  # exchanges of a secure sum
-NOMINAL_ROUND = 1.0  # seconds that a round counts for in one process, so that results do not depend on the clock
+NUMBERS_PER_SECOND = 2e8  # of a table that a local step reads; decides between Newton and Scaffold
 
 
-def conduct_study(
+def conduct(
+    plan: Plan,
     transport: Transport,
-    settings: StudySettings,
     *,
-    name: str = "study",
+    keys: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] | None = None,
     board: StatusBoard | None = None,
-    absent: Absent = "error",
-    pause: float = PAUSE,
     save: Callable[[StudyResult], None] = lambda result: None,
 ) -> StudyResult:
-    """All phases of a study over a transport, in which the coordinator sees nothing but the sites' answers.
+    """Conduct a study over a transport, from nothing but the sites' answers.
 
     Parameters
     ----------
+    plan
+        The plan.
     transport
         Carries messages to the sites.
-    settings
-        What the people of the study decided.
-    name
-        Name of the study.
+    keys
+        Public keys of the sites that people accepted; None to take those that the sites send, in one process.
     folder
         The coordinator's folder, in which every exchange is kept: the same call continues a study that was
-        stopped. None keeps nothing.
+        stopped, to the same bits. None keeps nothing.
     board
-        Is told how the study stands; by default one that writes to the folder.
-    absent
-        What follows when a site cannot take part: "error" ends the study, "wait" asks all sites again after a
-        while, "leave out" begins again without the site.
-    pause
-        Seconds to wait.
+        Shows how the study stands.
     save
-        save(result) is called before the sites are told the result, after which they may leave.
-    """
-    if board is None:
-        board = StatusBoard(
-            folder, name=name, target=settings.target, tolerance=settings.known_tolerance, sites=transport.sites
-        )
+        save(result) is called before the sites are sent the result, after which they may leave.
 
-    def attempt(transport: Transport, exchanges: Path | None) -> StudyResult:
-        journal = Journal(transport, exchanges)
-        coordinator = _coordinator(settings)(transport=journal, settings=settings, name=name, board=board)
-        try:
-            result = _all_phases(coordinator)
-        except SiteProblems as error:
-            if absent != "leave out" or not coordinator.sites_are_fixed:
-                raise
-            raise InvalidInput(
-                f"{error}; no site can be left out after the first secure sum, since sums with and without it "
-                "would tell its numbers: when it is back, start the study again"
-            ) from None
+    Returns
+    -------
+    StudyResult
+        The model and its certificate.
+
+    Raises
+    ------
+    SiteProblems
+        If a site does not accept the plan or does not answer.
+    InvalidInput
+        If the data do not determine the model.
+    """
+    board = board or StatusBoard(folder, plan)
+    journal = Journal(transport, None if folder is None else Path(folder) / "exchanges")
+    coordinator = Coordinator(plan, journal, keys=keys, on_phase=board.phase)
+    with board.watch():
+        coordinator.begin()
+        result = _trained(coordinator, transport, board)
         save(result)
         coordinator.finish(result.for_sites())
-        return result
-
-    with ExitStack() as held:
-        own = None if folder is None else private_folder(folder)
-        if own is not None:
-            held.enter_context(exclusive(own / LOCK, f"the study's folder {own}", wait=LOCK_WAIT))
-        held.enter_context(board.watch())
-        return until_done(attempt, transport, own, board, absent=absent, pause=pause)
+    return result
 
 
-def _coordinator(settings: StudySettings) -> type[Coordinator]:
-    if not settings.secure:
-        return Coordinator
-    from fedscaffold.federation.study.secure.coordinator import SecureCoordinator
+def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard) -> StudyResult:
+    plan = coordinator.plan
+    if plan.epsilon is not None:
+        from fedscaffold.federation.study.private import trained_within_budget
 
-    return SecureCoordinator
-
-
-def _all_phases(coordinator: Coordinator) -> StudyResult:
-    settings = coordinator.settings
-    if settings.epsilon is not None:
-        from fedscaffold.federation.study.private.conduct import private_phases
-
-        return private_phases(coordinator)
-    schemas = coordinator.greet()
-    agreement = coordinator.prepare(agree_on_columns(schemas, settings))
-    measured = coordinator.measure()
-    hessians = all(agreement.dim <= schema.max_hessian_dim for schema in schemas.values())
-    training = StudyTraining(coordinator=coordinator, agreement=agreement, measured=measured, hessians=hessians)
-    coordinator.board.phase("train")
-    trained = training.run()
-    evaluation = {}
-    if settings.evaluate:
-        coordinator.board.phase("evaluate")
-        without = replace(training, part=True, rounds=0, notes=[], history=[], latest=None).run(
-            start=trained.theta
-        )
-        evaluation = coordinator.evaluate(without.theta, agreement)
+        return trained_within_budget(coordinator, board)
+    board.phase("train")
+    totals = Totals(coordinator)
+    rows_per_site = (plan.rows or 1000 * len(plan.sites)) / len(plan.sites)
+    settings = TrainingSettings(
+        trainer="newton" if plan.client_intercepts else plan.trainer,
+        tolerance=plan.tolerance,
+        max_exchanges=plan.max_exchanges,
+        exchange_seconds=transport.last_seconds,
+        step_seconds=rows_per_site * totals.dim / NUMBERS_PER_SECOND,
+    )
+    trained = train(totals, settings, look=board.error)
+    evaluation: Mapping[str, Evaluation] = {}
+    if plan.evaluate:
+        board.phase("evaluate")
+        without = train(Totals(coordinator, judged=True), settings, start=trained.theta)
+        total = coordinator.ask("evaluate", without.theta)
+        evaluation = evaluation_of(total, coordinator.by_site, plan)
+    sums = trained.certificate.sums
     return StudyResult(
-        settings=settings,
-        agreement=agreement,
-        totals=measured,
-        training=trained,
+        plan=plan,
+        coding=totals.coding,
+        trained=trained,
+        n_rows=sums.rows if sums is not None else plan.rows or 0,
         evaluation=evaluation,
-        traffic=coordinator.traffic,
-        name=coordinator.name,
+        received=tuple(coordinator.received),
     )
 
 
-@dataclass
-class InProcess:
-    """A transport to sites in this process; every message is packed and unpacked as on a wire.
-
-    Parameters
-    ----------
-    members
-        The sites by name.
-    """
-
-    members: Mapping[str, StudySite]
-    last_seconds: float = NOMINAL_ROUND
-
-    @property
-    def sites(self) -> Sequence[str]:
-        """Names of the sites."""
-        return list(self.members)
-
-    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
-        """Let each site answer; what one of them refuses is told with its name."""
-        replies, problems, codes = dict[str, Payload](), dict[str, str](), dict[str, RefusalCode]()
-        for site, payload in requests.items():
-            try:
-                replies[site] = self.members[site].answer(payload)
-            except FedScaffoldError as error:
-                problems[site] = f"site {site}: {error}"
-                codes |= {site: error.code} if isinstance(error, Refusal) else {}
-        if problems and (enough is None or len(replies) < enough):
-            raise SiteProblems(problems, codes)
-        return replies
-
-    def deliver(self, requests: Mapping[str, Payload]) -> None:
-        """Let each site keep what it is told last."""
-        self.exchange(requests)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Study(StudySettings):
-    """A study: one model for sites that keep their tables, with every decision made from what sites tell.
+    """A study: one model for sites that keep their tables.
 
-    It has all parameters of `StudySettings`, and a name.
+    Its parameters are those of `StudySettings`, and a name. `run` conducts it with all sites in this process.
 
     Parameters
     ----------
@@ -193,28 +129,49 @@ class Study(StudySettings):
     ...     return pd.DataFrame({"age": age, "ill": rng.random(n) < 1 / (1 + np.exp(-(age - 50) / 10))})
     >>> study = fs.federation.Study(target="ill", kind="logistic")
     >>> tables = {"bonn": visits(200), "lyon": visits(300), "oslo": visits(100)}
-    >>> result = study.run(tables, engine="reference")
+    >>> result = study.run(tables)
     >>> result.reached
     True
     """
 
     name: str = "study"
 
-    @property
-    def settings(self) -> StudySettings:
-        """The study without its name, as sites are told it."""
-        return StudySettings(**{each.name: getattr(self, each.name) for each in fields(StudySettings)})
+    def plan_for(self, sites: Mapping[str, Any]) -> Plan:
+        """Return the plan of the study for some sites, from names and types of their columns, not their rows.
+
+        Parameters
+        ----------
+        sites
+            A table for each site's name.
+        """
+        given = {name: getattr(self, name) for name in StudySettings.model_fields if name not in ("features", "ignore")}
+        values: dict[str, Any] = {**given, "name": self.name, "sites": tuple(sites)}
+        if self.columns and self.target in self.columns:
+            return Plan(**values)
+        kinds = _column_kinds(next(iter(sites.values())))
+        left_out = {*self.ignore, *self.record_columns.values()}
+        features = self.features or [name for name in kinds if name not in left_out and name != self.target]
+        missing = [name for name in (*features, self.target) if name not in kinds]
+        if missing:
+            raise InvalidInput(f"the tables have no column {tables.some(missing)}; they have {tables.some(kinds)}")
+        kind = self.kind or ("logistic" if kinds[self.target] == "category" or self.event else "ridge")
+        columns = {}
+        for name in (*features, self.target):
+            category = name in self.categorical or kinds[name] == "category"
+            category = kind == "logistic" if name == self.target else category
+            columns[name] = self.columns.get(name, Column(type="category" if category else "number"))
+        return Plan(**{**values, "kind": kind, "columns": columns, "categorical": ()})
 
     def run(
         self,
         sites: Mapping[str, Any],
         *,
-        seed: int | None = None,
+        seed: int = 0,
         rules: SiteRules | None = None,
-        policy: SitePolicy | None = None,
         engine: str | Engine = "auto",
+        folder: str | os.PathLike[str] | None = None,
     ) -> StudyResult:
-        """The study with all sites in this process: what it would give over a network, in a fraction of a second.
+        """Conduct the study with all sites in this process: the result that a network would give.
 
         Parameters
         ----------
@@ -222,36 +179,50 @@ class Study(StudySettings):
             A table for each site's name: a frame of any library that `data.from_frame` takes, or the path of a
             .csv or .parquet file.
         seed
-            Seed of batches and of the rows that are left out, instead of the study's; the same seed gives the same
-            result.
+            Decides which rows are left out to judge the model; the same seed gives the same result.
         rules
-            What sites tell.
-        policy
-            What sites allow in training; by default everything.
+            Limits of the sites; by default those of the study itself.
         engine
             Computes local steps; see `fedscaffold.run`.
+        folder
+            The coordinator's folder; see `conduct`.
+
+        Returns
+        -------
+        StudyResult
+            The model, its certificate, and all that the coordinator received.
         """
-        if len(sites) < 2:
-            raise InvalidInput(f"a study has two sites or more, got {len(sites)}")
-        settings = self.settings if seed is None else replace(self.settings, seed=seed)
-        settings.check_number_of_sites(len(sites))
-        members = {
-            str(name): StudySite(
-                name=str(name),
-                table=read_table(table) if isinstance(table, str | os.PathLike) else table,
-                rules=rules or SiteRules(by_the_clock=False, min_cell=settings.min_cell),
-                policy=with_budget(policy or SitePolicy.for_simulation(), settings),
-                settings=settings,
-                engine=engine,
-                store=MemoryStore(f"site {k} of seed {settings.seed}".encode()),
-                secure=settings.secure,
-            )
-            for k, (name, table) in enumerate(sites.items())
+        read = {
+            str(name): read_table(table) if isinstance(table, str | os.PathLike) else table
+            for name, table in sites.items()
         }
-        result = conduct_study(in_process(members, settings), settings, name=self.name)
+        plan = self.plan_for(read)
+        limits = rules or SiteRules(
+            min_cell=plan.min_cell, min_rows=1, min_sites=2, max_exchanges=plan.max_exchanges
+        )
+        members = {
+            name: StudySite(
+                name=name, table=table, rules=limits, engine=engine,
+                store=MemoryStore(f"site {k} of seed {seed}".encode()),
+            )
+            for k, (name, table) in enumerate(read.items())
+        }  # fmt: skip
+        for site in members.values():
+            problems = site.problems(plan)
+            if problems:
+                raise InvalidInput(f"site {site.name}: {'; '.join(problems)}")
+        result = conduct(plan, InProcess(members), folder=folder)
         return replace(result, log={name: site.log for name, site in members.items()})
 
 
-def in_process(members: Mapping[str, StudySite], settings: StudySettings) -> InProcess:
-    """A transport to sites in this process, to which a secure sum takes as long as another exchange."""
-    return InProcess(members, NOMINAL_ROUND / (SECURE_STEPS if settings.secure else 1))
+def _column_kinds(table: Any) -> dict[str, str]:
+    """Return "number" or "category" for each column of a table, by its type alone."""
+    names = tables.frame_source(table).names
+    tables.check_names(names)
+    schema = tables.arrow_schema(table, list(names))
+    found = {}
+    for name in names:
+        kind = schema.field(name).type
+        text = tables.is_text(kind) or tables.is_dictionary(kind)
+        found[name] = "category" if text else "number"
+    return found

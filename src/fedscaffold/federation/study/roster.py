@@ -1,0 +1,150 @@
+"""The roster of a study: its sites and their keys, and masks that cancel in the sum over exactly these sites.
+
+Every two sites share a secret by Diffie and Hellman's exchange of their keys. For each question both derive the same
+mask from it, which one adds to its numbers and the other subtracts. A message alone is random to everybody who holds
+neither of a pair's keys; the sum over the whole roster is the sum of the numbers. Masks depend on the plan, the
+roster and all questions up to this one: sites that were asked different things, or with other sites, send messages
+whose sum is random.
+"""
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation.study.numbers import Block, Words, add, negative, size_of
+
+LEAST_SECURE = 3  # sites: of two, each gets the other's numbers by subtracting its own from the sum
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Return a new key of a site."""
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def public_line(key: ec.EllipticCurvePrivateKey, site: str) -> str:
+    """Return the public half of a site's key in OpenSSH's format, with the site's name."""
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() + f" {site}"
+
+
+def fingerprint(public: str) -> str:
+    """Return the fingerprint of a public key in OpenSSH's format, as ssh-keygen shows it."""
+    return "SHA256:" + b64encode(hashlib.sha256(b64decode(public.split()[1])).digest()).decode().rstrip("=")
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The sites of a study and their public keys.
+
+    Parameters
+    ----------
+    plan
+        Digest of the plan that they carry out.
+    keys
+        Public key of each site in OpenSSH's format.
+    """
+
+    plan: str
+    keys: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for site, key in self.keys.items():
+            try:
+                found = load_ssh_public_key(" ".join(key.split()[:2]).encode())
+            except (ValueError, IndexError):
+                found = None
+            if not isinstance(found, ec.EllipticCurvePublicKey):
+                raise InvalidInput(f"the key of site {site!r:.60} is not a site's public key")
+        if len({key.split()[1] for key in self.keys.values()}) < len(self.keys):
+            raise InvalidInput("two sites have the same key")
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of plan, names and keys."""
+        keys = {site: " ".join(key.split()[:2]) for site, key in self.keys.items()}
+        return hashlib.sha256(json.dumps([self.plan, sorted(keys.items())]).encode()).hexdigest()
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint of each site's key, for people to compare."""
+        return {site: fingerprint(key) for site, key in self.keys.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-compatible values."""
+        return {"plan": self.plan, "keys": dict(self.keys)}
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """Return the roster that `to_json` gave."""
+        try:
+            return cls(str(values["plan"]), {str(site): str(key) for site, key in dict(values["keys"]).items()})
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"the roster cannot be read: {error}") from None
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The masks of one site.
+
+    Parameters
+    ----------
+    site
+        Its name.
+    key
+        Its private key.
+    roster
+        All sites of the sum.
+    """
+
+    site: str
+    key: ec.EllipticCurvePrivateKey
+    roster: Roster
+
+    @cached_property
+    def _secrets(self) -> dict[str, bytes]:
+        """The secret that is shared with each other site."""
+        found = {}
+        for other, line in self.roster.keys.items():
+            if other != self.site:
+                public = load_ssh_public_key(" ".join(line.split()[:2]).encode())
+                assert isinstance(public, ec.EllipticCurvePublicKey)  # checked by the roster
+                found[other] = self.key.exchange(ec.ECDH(), public)
+        return found
+
+    def mask(self, words: Words, blocks: Sequence[Block], context: str) -> Words:
+        """Return a message plus all masks of this site for a question.
+
+        Parameters
+        ----------
+        words
+            The site's numbers.
+        blocks
+            Their blocks.
+        context
+            The digest of all questions up to this one.
+        """
+        parts = [words]
+        for other, shared in self._secrets.items():
+            stream = _keystream(shared, f"{self.roster.digest} {context}", size_of(blocks))
+            parts.append(stream if self.site < other else negative(stream, blocks))
+        return add(parts, blocks)
+
+
+def _keystream(shared: bytes, context: str, words: int) -> Words:
+    """Return pseudo-random words from a shared secret; every context has its own key, so the counter starts at 0."""
+    key = HKDF(SHA256(), 32, salt=None, info=b"fedscaffold mask " + context.encode()).derive(shared)
+    encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
+    return np.frombuffer(encryptor.update(bytes(8 * words)), "<u8").astype(np.uint64)
