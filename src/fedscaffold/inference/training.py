@@ -390,7 +390,9 @@ class _Training:
             return in_errors <= self.settings.se_tolerance
         return found.relative_error <= self.settings.aim(in_standard_errors=False)
 
-    def _report(self, relative: float, errors: float | None = None, *, certified: bool = True, method: str) -> None:
+    def _report(
+        self, relative: float, errors: float | None = None, *, certified: bool = True, method: str
+    ) -> None:
         if np.isfinite(relative):
             point = ErrorPoint(
                 exchange=self.rounds, relative=relative, standard_errors=errors, certified=certified, method=method

@@ -144,7 +144,9 @@ class Study(StudySettings):
         sites
             A table for each site's name.
         """
-        given = {name: getattr(self, name) for name in StudySettings.model_fields if name not in ("features", "ignore")}
+        given = {
+            name: getattr(self, name) for name in StudySettings.model_fields if name not in ("features", "ignore")
+        }
         values: dict[str, Any] = {**given, "name": self.name, "sites": tuple(sites)}
         if self.columns and self.target in self.columns:
             return Plan(**values)
