@@ -23,10 +23,10 @@ from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.families import family_of
 
 ROUNDING = 1e-12  # relative error below which nothing is certified
-SCALARS = ("loss", "pearson", "extreme")  # of a site, which depend on the model
+SCALARS = ("loss", "pearson")  # of a site, which depend on the model
 FIXED_SCALARS = ("rows", "clients", "intercepts", "weight", "saturated", "constant")
 FIXED_VECTORS = ("null", "squares", "varying")
-COUNTS = ("rows", "clients", "intercepts", "extreme")
+COUNTS = ("rows", "clients", "intercepts")
 MATRICES = ("hessian", "score_products", "cluster_products", "information")
 
 
@@ -174,7 +174,7 @@ def _null_size(agreement: Agreement) -> int:
 def pack_sums(sums: ClosingSums, asked: SumsAsked) -> tuple[dict[str, Any], dict[str, Array]]:
     """A site's sums as numbers and vectors.
 
-    Of symmetric matrices only the upper triangle travels. With scores it is d² + 2d numbers in vectors, and three
+    Of symmetric matrices only the upper triangle travels. With scores it is d² + 2d numbers in vectors, and two
     beside them.
     """
     upper = np.triu_indices(sums.dim)
