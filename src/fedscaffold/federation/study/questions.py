@@ -394,12 +394,7 @@ def closing_sums_of(total: Mapping[str, Array], coding: Agreement, theta: Array)
             matrix[np.triu_indices(dim)] = total[name]
             matrix += np.triu(matrix, 1).T
         found[name] = None if name == "information" and name not in total else matrix
-    return ClosingSums(
-        kind=kind,
-        theta=theta,
-        **found,
-        **({"extreme": 0} if "extreme" in ClosingSums.__dataclass_fields__ else {}),
-    )
+    return ClosingSums(kind=kind, theta=theta, **found)
 
 
 # levels as tables of sums
