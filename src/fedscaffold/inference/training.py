@@ -479,6 +479,7 @@ class _Training:
     notes: list[str] = field(default_factory=list)
     history: list[ErrorPoint] = field(default_factory=list)
     latest: tuple[Array, Array, float] | None = None  # θ, ∇f(θ), f(θ)
+    least_curvature: float = math.inf  # of any search for a certificate by gradients
 
     def __post_init__(self) -> None:
         self.certifier = Certifier(self.sums)
@@ -601,36 +602,34 @@ class _Training:
     def _certify_by_gradients(self, theta: Array) -> Certificate:
         """Return the certificate of θ by conjugate gradients, with one exchange for each product with A.
 
-        Products with A come from differences of gradients. The search ends when the part of A⁻¹g that is not
-        solved is small beside the rest, or within the tolerance. It is at most the residual over the least
-        curvature, which is the penalty or, at the end of the search, half of the least Rayleigh quotient seen.
+        Products with A come from differences of gradients. The search ends when the residual is a hundredth of the
+        gradient. The part of A⁻¹g that is not solved for then is at most the residual over the least curvature, for
+        which half of the least Ritz value of any search stands in: these come down to it from above.
         """
         gradient, loss = self.gradient(theta)
         step, residual = np.zeros_like(theta), gradient.copy()
-        slopes, aim = self.sums.slopes, self.settings.aim(in_standard_errors=False)
-        found = Certificate(theta=theta, loss=loss, step=step, decrement=0.0, slopes=slopes)
-        direction, least = residual.copy(), math.inf
+        found = Certificate(theta=theta, loss=loss, step=step, decrement=0.0, slopes=self.sums.slopes)
+        direction, diagonal, beside, beta, last = residual.copy(), list[float](), list[float](), 0.0, 1.0
         for _ in range(min(theta.size, 200)):  # 200 products, beyond which rounds of Scaffold are cheaper
-            if not residual.any():
+            square = float(residual @ residual)
+            if np.sqrt(square) <= 0.01 * float(np.linalg.norm(gradient)):
                 break
             length = 1e-6 * (1.0 + float(np.linalg.norm(theta))) / float(np.linalg.norm(direction))
             image = (self.gradient(theta + length * direction)[0] - gradient) / length
             curvature = float(direction @ image)
             if curvature <= 0.0:
                 raise InvalidInput("the loss has directions without curvature; pass a positive penalty l2=...")
-            least = min(least, curvature / float(direction @ direction))
-            square = float(residual @ residual)
             share = square / curvature
+            diagonal.append(1.0 / share + beta / last)  # Lanczos' tridiagonal matrix
             step, residual = step + share * direction, residual - share * image
-            direction = residual + float(residual @ residual) / square * direction
-            left = float(np.linalg.norm(residual))
-            found = replace(
-                found, step=step, decrement=0.5 * float(gradient @ step), unsolved=left / (0.5 * least)
-            )
-            solved = found.unsolved <= 0.1 * float(np.linalg.norm(step[slopes]))
-            if left <= 0.01 * float(np.linalg.norm(gradient)) or solved or found.relative_error <= aim:
-                break
-        return found
+            beta, last = float(residual @ residual) / square, share
+            beside.append(math.sqrt(beta) / share)
+            direction = residual + beta * direction
+        if diagonal:
+            ritz = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1))
+            self.least_curvature = min(self.least_curvature, max(float(ritz[0]), 1e-300))
+        unsolved = float(np.linalg.norm(residual)) / (0.5 * self.least_curvature)
+        return replace(found, step=step, decrement=0.5 * float(gradient @ step), unsolved=unsolved)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,6 +156,9 @@ class Study(StudySettings):
         missing = [name for name in (*features, self.target) if name not in kinds]
         if missing:
             raise InvalidInput(f"the tables have no column {tables.some(missing)}; they have {tables.some(kinds)}")
+        strange = [name for name in self.categorical if name not in features]
+        if strange:
+            raise InvalidInput(f"categorical names {tables.some(strange)}, which is not a feature of the study")
         kind = self.kind or ("logistic" if kinds[self.target] == "category" or self.event else "ridge")
         columns = {}
         for name in (*features, self.target):
