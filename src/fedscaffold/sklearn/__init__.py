@@ -1,4 +1,4 @@
-"""Estimators that follow scikit-learn's conventions and fit with Scaffold to rows that belong to clients."""
+"""Estimators that follow scikit-learn's conventions, for rows that belong to clients."""
 
 from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.imports import missing_extra

@@ -19,7 +19,18 @@ from fedscaffold.sklearn.private import PrivateFederated, public_target
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LogLinkRegression(RegressorMixin, PrivateFederated):
-    """Base of the estimators whose mean is exp(xᵀw + b)."""
+    """Base of the estimators whose mean is exp(xᵀw + b).
+
+    Parameters
+    ----------
+    alpha
+        Strength of the penalty on w.
+
+    Attributes
+    ----------
+    coef_, intercept_
+        w and b, in the units of the rows.
+    """
 
     alpha: float = 1.0
 
@@ -34,7 +45,7 @@ class LogLinkRegression(RegressorMixin, PrivateFederated):
         under observation, to which the mean of its target is proportional; a privacy budget has no place for it.
         """
         budget = self._check_budget(sample_weight=sample_weight, exposure=exposure)
-        self._settings()
+        self._check_settings()
         alpha = not_negative("alpha", self.alpha)
         if budget is not None:
             return self._fit_within(budget, X, y, clients)
@@ -46,13 +57,14 @@ class LogLinkRegression(RegressorMixin, PrivateFederated):
         offset = np.zeros(len(y)) if exposure is None else _log_exposure(exposure, len(y))
         base = _log_mean_rate(y, offset, weight) if self.fit_intercept else 0.0
         tables = self._tables(X, clients, weight)
-        solution = self._solve(
-            self._family.problem, tables, y, l2=alpha * (1.0 if weight is None else float(weight.mean())),
-            start=self._start(tables, 1, shift=base), offset=tables.split(offset + base),
+        start = self._start(tables, np.array([base]))
+        fitted = self._train(
+            self._family.problem, tables, y, l2=alpha * (1.0 if weight is None else float(weight.mean())), shift=base,
+            start=None if start is None else start[0], offset=tables.split(offset + base),
         )  # fmt: skip
-        self._keep([solution], [self._own_coordinates(tables, shift=base)])
-        self.n_iter_ = solution.trace.rounds
-        coef, intercept = tables.scale.to_rows(solution.theta[None])
+        self._keep([fitted])
+        self.n_iter_ = fitted.trained.rounds
+        coef, intercept = tables.scale.to_rows(fitted.theta[None])
         self.coef_ = coef[0].astype(tables.dtype)
         self.intercept_ = tables.dtype.type(base + intercept[0])
         return self
@@ -70,17 +82,17 @@ class LogLinkRegression(RegressorMixin, PrivateFederated):
         coef, intercept = self._solve_privately(
             self._family.problem, known, X, targets, clients, budget, l2=float(self.alpha), base=known.shift
         )
-        self.n_iter_ = self.plan_.rounds
+        self.n_iter_ = self.privacy_.rounds
         self.coef_ = coef[0].astype(X.dtype)
         self.intercept_ = X.dtype.type(known.shift + intercept[0])
         return self
 
     def predict(self, X: Any) -> Array:
-        """Expected targets exp(Xw + b) for an exposure of one, (rows,)."""
+        """Return expected targets exp(Xw + b) for an exposure of one, (rows,)."""
         return np.exp(self._margins(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """D², the share of the deviance that the model explains, as scikit-learn's regressors have it."""
+        """Return D², the share of the deviance that the model explains, as scikit-learn does."""
         return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=self._power))
 
     def __sklearn_tags__(self) -> Any:
@@ -91,58 +103,10 @@ class LogLinkRegression(RegressorMixin, PrivateFederated):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedPoissonRegression(LogLinkRegression):
-    """Minimises the mean of exp(xᵀw + b) − y (xᵀw + b) plus α/2 ‖w‖² over all clients' rows with Scaffold.
+    """Poisson regression: the minimum of the mean of exp(xᵀw + b) − y (xᵀw + b) plus α/2 ‖w‖² over all rows.
 
-    The same objective as scikit-learn's `PoissonRegressor(alpha)` on the pooled rows, after standardisation unless
-    that is switched off; fitted by simulating Scaffold among the clients.
-
-    Parameters
-    ----------
-    alpha
-        Strength of the penalty on w.
-    fit_intercept
-        Whether to fit b, which is not penalised.
-    standardize
-        Whether to scale features to mean 0 and variance 1 before the penalty applies.
-    step_size, local_steps, rounds
-        γ, H and T; "auto" plans them so that the tolerance is reached.
-    batch_size
-        Rows in a stochastic gradient, None for all of a client's; "auto" chooses the fastest.
-    tolerance
-        Relative distance to the pooled model to plan for, ‖w − w*‖ ≤ tolerance · ‖w*‖.
-    close
-        Whether to finish with up to two Newton steps from sums over clients.
-    dispersion
-        Variance factor in `summary_`: None for the family's, "pearson" to estimate it, or a number.
-    warm_start
-        Whether to start from the coefficients of the last fit.
-    min_rows
-        Smallest number of rows that a client may have.
-    random_state
-        Seed of the rows drawn.
-    verbose
-        Whether to show progress.
-    epsilon, delta
-        Privacy budget of every row; None for none. Under a budget there are no Newton steps or standard errors.
-    clip
-        Largest norm of a row's gradient under a budget; chosen by default.
-    bounds, target_bounds
-        Public ranges (low, high) of the features, and of y or its classes; required by `epsilon`.
-
-    Attributes
-    ----------
-    coef_, intercept_
-        w and b, in the units of the rows.
-    clients_
-        Ids of the clients, sorted.
-    plan_, trace_
-        The `fedscaffold.Plan` (None if nothing was planned) and the `fedscaffold.Trace` of the run.
-    n_iter_
-        Number of rounds run.
-    n_features_in_, feature_names_in_
-        Number of columns of X, and their names if X has some.
-    summary_
-        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`.
+    The same model as scikit-learn's `PoissonRegressor(alpha)` on the pooled rows, after standardisation unless that
+    is switched off.
 
     Examples
     --------
@@ -166,59 +130,10 @@ class FederatedPoissonRegression(LogLinkRegression):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedGammaRegression(LogLinkRegression):
-    """Minimises the mean of y exp(−xᵀw − b) + xᵀw + b plus α/2 ‖w‖² over all clients' rows with Scaffold.
+    """Gamma regression: the minimum of the mean of y exp(−xᵀw − b) + xᵀw + b plus α/2 ‖w‖² over all rows.
 
-    For positive amounts, such as costs or durations, whose standard deviation grows with their mean. The same
-    objective as scikit-learn's `GammaRegressor(alpha)` on the pooled rows, after standardisation unless that is
-    switched off; fitted by simulating Scaffold among the clients.
-
-    Parameters
-    ----------
-    alpha
-        Strength of the penalty on w.
-    fit_intercept
-        Whether to fit b, which is not penalised.
-    standardize
-        Whether to scale features to mean 0 and variance 1 before the penalty applies.
-    step_size, local_steps, rounds
-        γ, H and T; "auto" plans them so that the tolerance is reached.
-    batch_size
-        Rows in a stochastic gradient, None for all of a client's; "auto" chooses the fastest.
-    tolerance
-        Relative distance to the pooled model to plan for, ‖w − w*‖ ≤ tolerance · ‖w*‖.
-    close
-        Whether to finish with up to two Newton steps from sums over clients.
-    dispersion
-        Variance factor in `summary_`: None for the family's, "pearson" to estimate it, or a number.
-    warm_start
-        Whether to start from the coefficients of the last fit.
-    min_rows
-        Smallest number of rows that a client may have.
-    random_state
-        Seed of the rows drawn.
-    verbose
-        Whether to show progress.
-    epsilon, delta
-        Privacy budget of every row; None for none. Under a budget there are no Newton steps or standard errors.
-    clip
-        Largest norm of a row's gradient under a budget; chosen by default.
-    bounds, target_bounds
-        Public ranges (low, high) of the features, and of y or its classes; required by `epsilon`.
-
-    Attributes
-    ----------
-    coef_, intercept_
-        w and b, in the units of the rows.
-    clients_
-        Ids of the clients, sorted.
-    plan_, trace_
-        The `fedscaffold.Plan` (None if nothing was planned) and the `fedscaffold.Trace` of the run.
-    n_iter_
-        Number of rounds run.
-    n_features_in_, feature_names_in_
-        Number of columns of X, and their names if X has some.
-    summary_
-        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`.
+    For positive amounts, such as costs or durations, whose standard deviation grows with their mean. The same model
+    as scikit-learn's `GammaRegressor(alpha)` on the pooled rows, after standardisation unless that is switched off.
 
     Examples
     --------
@@ -237,7 +152,7 @@ class FederatedGammaRegression(LogLinkRegression):
 
 
 def _log_mean_rate(y: Array, offset: Array, weight: Array | None) -> float:
-    """Logarithm of the mean target over the mean exposure, the margin from which the run starts."""
+    """Return the logarithm of the mean target over the mean exposure, the margin at which training starts."""
     total = float(np.average(y, weights=weight))
     if total == 0.0:
         raise InvalidInput("all targets are 0; there is nothing to learn from them")

@@ -15,10 +15,10 @@ from fedscaffold.models.private.fit import run_privately
 from fedscaffold.models.private.planned import public_plan
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
-from fedscaffold.sklearn.base import Federated, dense
-from fedscaffold.sklearn.scale import Scale
+from fedscaffold.sklearn.base import Federated
+from fedscaffold.sklearn.tables import Scale, dense
 
-WITHOUT = ("standardize", "batch_size", "tolerance", "close", "dispersion", "warm_start", "random_state")
+WITHOUT = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -28,18 +28,23 @@ class PrivateFederated(Federated):
     Parameters
     ----------
     epsilon
-        ε of a privacy budget of every row; None for none. Under a budget gradients of rows are clipped and every
-        step gets noise from the operating system's generator. There are no Newton steps and no standard errors,
-        `plan_` says how the budget was spent, and `trace_` is None.
+        ε of a privacy budget of every row; None for none. Under a budget Scaffold clips gradients of rows and adds
+        noise from the operating system's generator to every step. There are no Newton steps and no standard errors,
+        and `trained_` is None.
     delta
-        δ of the budget, below one over the rows of every client; a tenth of that for the largest unless given.
+        δ of the budget, below one over the rows of every client; by default a tenth of that for the largest.
     clip
-        The largest norm of a row's gradient under a budget; chosen unless given.
+        Largest norm of a row's gradient under a budget; chosen by default.
     bounds
         Under a budget, the public ranges of the features, (low, high): two numbers, or two arrays with one number
-        per column. They take the place of means and variances; what is outside counts as the range's end.
+        per column. They take the place of means and variances; values outside count as the range's end.
     target_bounds
         Under a budget, the public range (low, high) of y, or its classes.
+
+    Attributes
+    ----------
+    privacy_
+        After a fit under a budget, how it was spent: noise, clip and steps; `privacy_.explain()` says it in words.
     """
 
     epsilon: Any = None
@@ -49,7 +54,7 @@ class PrivateFederated(Federated):
     target_bounds: Any = None
 
     def _check_budget(self, **beside: Any) -> PrivacySettings | None:
-        """The budget, refused before the rows are looked at; None without one."""
+        """Return the budget, checked before the rows are looked at; None without one."""
         if self.epsilon is None:
             for name in ("delta", "clip", "bounds", "target_bounds"):
                 if getattr(self, name) is not None:
@@ -61,18 +66,14 @@ class PrivateFederated(Federated):
         for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
             if getattr(self, name) is None:
                 raise InvalidInput(f"epsilon requires {name}=..., the public {what}")
-        fixed = {
-            name: None if getattr(self, name) == "auto" else getattr(self, name)
-            for name in ("step_size", "local_steps", "rounds")
-        }
         whole_number("min_rows", self.min_rows, least=1)
-        return PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip, **fixed)
+        return PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip)
 
     def _solve_privately(
         self, kind: Any, target: PublicTarget, X: Any, y: Array, clients: Any, budget: PrivacySettings, *,
         l2: float, base: float | None = None, **more: Any,
     ) -> tuple[Array, Array]:  # fmt: skip
-        """Slopes (vectors, features) and intercepts (vectors,) for rows as they are; sets what a fit leaves.
+        """Return slopes (vectors, features) and intercepts (vectors,) for rows as they are; set attributes.
 
         Targets y are as they are fitted; `base` is added to all margins, and `more` goes to the kind of problem.
         """
@@ -92,20 +93,20 @@ class PrivateFederated(Federated):
             )  # fmt: skip
             plan = public_plan(target, [0] * X.shape[1], sizes, budget, l2=l2, intercept=bool(self.fit_intercept))
             theta = run_privately(problem, plan, self.verbose or False)
-        self._solutions, self._coordinates = (), ()
-        self.plan_, self.trace_, self.n_iter_ = plan, None, np.array([plan.rounds])
+        self._fitted, self.trained_ = (), None
+        self.privacy_, self.n_iter_ = plan, np.array([plan.rounds])
         return scale.to_rows(theta.reshape(target.vectors, -1))
 
     def summary(self, *args: Any, **options: Any) -> Summary:
-        """Coefficients with standard errors; see `fedscaffold.inference.summarise`. None under a budget."""
+        """Return coefficients with standard errors; see `fedscaffold.inference.summarise`."""
         check_is_fitted(self, "n_iter_")
-        if not self._solutions:
+        if not self._fitted:
             raise InvalidInput("standard errors need sums over the rows, which the privacy budget does not cover")
         return super().summary(*args, **options)
 
 
 def public_target(kind: Kind, bounds: Any) -> PublicTarget:
-    """What is known of a numeric target, from its public range; refused where that does not fit the kind."""
+    """Return a numeric target by its public range; raise if that does not fit the kind."""
     low, high = _ends("target_bounds", bounds, 1)
     try:
         return PublicTarget(kind=kind, ends=(float(low[0]), float(high[0])))
@@ -114,14 +115,14 @@ def public_target(kind: Kind, bounds: Any) -> PublicTarget:
 
 
 def middle_and_sixth(low: Array, high: Array, *, centred: bool) -> tuple[Array, Array]:
-    """Middle and sixth of ranges; where nothing may be shifted, 0 and a third of the end that is further away."""
+    """Return middle and sixth of ranges; if nothing may be shifted, 0 and a third of the further end."""
     if centred:
         return low + 0.5 * (high - low), (high - low) / (2.0 * LIMIT)
     return np.zeros_like(low), np.maximum(np.abs(low), np.abs(high)) / LIMIT
 
 
 def _ends(name: str, bounds: Any, length: int) -> tuple[Array, Array]:
-    """The lower and upper ends of ranges, (length,) each."""
+    """Return the lower and upper ends of ranges, (length,) each."""
     try:
         low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), length) for end in bounds)
     except (TypeError, ValueError):
