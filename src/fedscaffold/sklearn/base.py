@@ -3,44 +3,47 @@
 import inspect
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from fedscaffold.core.checks import choice, whole_number
 from fedscaffold.core.errors import DataWarning, InvalidInput
 from fedscaffold.core.machine import check_memory
 from fedscaffold.core.types import Array
-from fedscaffold.inference import Coordinates, Summary, summarise_sums
+from fedscaffold.data.public import LIMIT, PublicTarget
+from fedscaffold.inference import Summary, summarise_sums
 from fedscaffold.inference.closing import check_dispersion
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, train
 from fedscaffold.models.local_sums import LocalSums
+from fedscaffold.models.private.planned import PublicPlan
+from fedscaffold.sklearn.private import check_budget, public_scale, train_privately
 from fedscaffold.sklearn.tables import ClientTables, Scale, dense, federated_scale, rows_of_clients
 
 FLOATS = (np.float64, np.float32)
 ROUNDING = 1e-6  # relative distance that is not warned of: standard errors are 0 if rows are fitted perfectly
 ROUND_SECONDS = 1e-3  # duration of a round of Scaffold in this process apart from its steps
+UNCOVERED = "standard errors need sums over the rows, which the privacy budget does not cover"
+TOO_MANY = f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients"
 
 
 class Fitted(NamedTuple):
-    """A trained target: coefficients θ, their training, the penalty in units of its sums, and what is reported."""
+    """The model of one target."""
 
     theta: Array
-    trained: Trained
-    penalty: Array
-    coordinates: Coordinates
+    trained: Trained | None  # None under a privacy budget
+    privacy: PublicPlan | None  # how the budget was spent
+    report: Callable[..., Summary] | str  # returns a summary; or why there is none
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -58,8 +61,8 @@ class Federated(BaseEstimator):
         "newton" (at most 1,000 coefficients), "scaffold", or "auto": Newton's method if it is possible. Scaffold's
         last steps are Newton steps too.
     tolerance
-        "se:0.05": every coefficient is within 5 % of its standard error of the optimum. A number such as 0.001: the
-        distance to the optimum relative to its norm, in standardised units, intercept left out. Up to 1,000
+        "se:0.05": every coefficient is within 5 % of its standard error of the optimum. A number such as 0.001:
+        the distance to the optimum relative to its norm, in standardised units, intercept left out. Up to 1,000
         coefficients are usually far closer, by the last Newton step.
     dispersion
         The factor of the variance in `summary_`: None for the family's, which is 1 for classes and counts;
@@ -70,6 +73,19 @@ class Federated(BaseEstimator):
         Smallest number of rows that a client may have; clients with fewer are usually a mistake in the ids.
     verbose
         Whether to print the distance to the optimum after each exchange.
+    epsilon
+        ε of a privacy budget of every row; None for none. Under a budget Scaffold clips gradients of rows and adds
+        noise from the operating system's generator to every step; there are no Newton steps, no standard errors,
+        and `trained_` is None.
+    delta
+        δ of the budget, below one over the rows of every client; by default a tenth of that for the largest.
+    clip
+        Largest norm of a row's gradient under a budget; chosen by default.
+    bounds
+        Under a budget, the public ranges of the features, (low, high): two numbers, or two arrays with one number
+        per column. They take the place of means and variances; values outside count as the range's end.
+    target_bounds
+        Under a budget, the public range (low, high) of y, or its classes.
 
     Attributes
     ----------
@@ -79,6 +95,8 @@ class Federated(BaseEstimator):
         The training with its certificate, history and notes; of several targets, a tuple with one for each.
     n_iter_
         Number of exchanges with all clients.
+    privacy_
+        Noise, clip and steps of a fit under a privacy budget, which `privacy_.explain()` says in words; or None.
     n_features_in_, feature_names_in_
         Number of columns of X, and their names if X has some.
     summary_
@@ -94,8 +112,13 @@ class Federated(BaseEstimator):
     warm_start: bool = False
     min_rows: int = 2
     verbose: bool = False
+    epsilon: Any = None
+    delta: Any = None
+    clip: Any = None
+    bounds: Any = None
+    target_bounds: Any = None
 
-    _names: ClassVar[dict[str, str]] = {}  # names here of parameters of problems
+    _penalty: ClassVar[str] = "alpha"  # name of the penalty here, which problems call l2
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Append the parameters and attributes of the base class to the docstring."""
@@ -106,56 +129,39 @@ class Federated(BaseEstimator):
         parts = [f"{name}\n{'-' * len(name)}\n{text}" if name else text for name, text in own.items() if text]
         cls.__doc__ = "\n\n".join(parts)
 
-    def _spell(self, message: object) -> str:
-        """Return a message with parameters of problems under the names that they have here."""
-        return re.sub(
-            r"\b([a-z]\w*)(=\.\.\.)?",
-            lambda found: self._names[found[1]] if found[1] in self._names else found[0],
-            str(message),
-        )
-
-    @contextmanager
-    def _own_words(self) -> Iterator[None]:
-        """Raise errors of the block with the names of the estimator's parameters."""
-        try:
-            yield
-        except InvalidInput as error:
-            raise InvalidInput(self._spell(error)) from None
-
-    def _check_settings(self) -> None:
+    def _check_settings(self, **beside: Any) -> None:
+        """Raise if parameters are wrong, or cannot be combined with a privacy budget, as `beside` cannot."""
         whole_number("min_rows", self.min_rows, least=1)
         choice("trainer", self.trainer, get_args(Trainer))
         parse_tolerance(self.tolerance)
         check_dispersion(self.dispersion)
-
-    def _clients(self, clients: Any, n_rows: int) -> list[NDArray[np.int64]]:
-        """Return positions of each client's rows, clients in the order of their ids; set clients_."""
-        if clients is None:
-            warnings.warn(
-                DataWarning(
-                    "all rows belong to one client, for which scikit-learn's own estimators are faster; pass "
-                    "clients=... to fit"
-                ),
-                stacklevel=4,
-            )
-            self.clients_ = np.array([0])
-            return [np.arange(n_rows)]
-        self.clients_, rows = rows_of_clients(clients, n_rows, self.min_rows)
-        return rows
+        names = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")
+        usual = {name: Federated.__dataclass_fields__[name].default for name in names}
+        given = {name: getattr(self, name) for name in names}
+        check_budget(self, {**given, **beside}, {**usual, **dict.fromkeys(beside)})
 
     def _tables(self, X: Any, clients: Any, weight: Array | None) -> ClientTables:
         """Return the rows of each client, dense; set clients_. Weights are those of `_weights`."""
         n, d = X.shape
         if sparse.issparse(X):
             check_memory("a dense table of the sparse X, of which two copies are needed,", 16 * n * (d + 1))
-        rows = self._clients(clients, n)
+        if clients is None:
+            text = "all rows belong to one client, for which scikit-learn is faster; pass clients=... to fit"
+            warnings.warn(DataWarning(text), stacklevel=3)
+            self.clients_, rows = np.array([0]), [np.arange(n)]
+        else:
+            self.clients_, rows = rows_of_clients(clients, n, self.min_rows)
         features = [dense(X[own]) for own in rows]
         scale = Scale(np.zeros(d), np.ones(d))
-        if self.standardize or self.fit_intercept:
+        if self.epsilon is not None:
+            scale = public_scale("bounds", self.bounds, d, centred=self.fit_intercept)
+        elif self.standardize or self.fit_intercept:
             scale = federated_scale(features, None if weight is None else [weight[own] for own in rows])
         if not self.standardize:  # with an intercept, which has no penalty, centring changes conditioning alone
             scale = Scale(scale.mean, np.ones(d))
         features = [scale.apply(table) for table in features]
+        if self.epsilon is not None:
+            features = [np.clip(table, -LIMIT, LIMIT) for table in features]
         if self.fit_intercept:
             features = [np.column_stack([table, np.ones(len(table))]) for table in features]
         return ClientTables(features=features, scale=scale, rows=rows, weight=weight, dtype=X.dtype)
@@ -171,49 +177,54 @@ class Federated(BaseEstimator):
         return np.asarray(checked)
 
     def _train(
-        self, kind: Any, tables: ClientTables, y: Array, *, l2: float, start: Array | None, shift: float = 0.0,
-        classes: Sequence[Any] | None = None, **more: Any,
+        self, kind: Any, tables: ClientTables, y: Array, *, l2: float, target: PublicTarget | None, shift: float,
+        start: Array | None = None, classes: Sequence[Any] | None = None, **more: Any,
     ) -> Fitted:  # fmt: skip
-        """Return the model of one target on these tables; summaries add `shift` to its intercept."""
+        """Return the model of one target on these tables.
+
+        `target` is public under a privacy budget, else None; summaries need `shift`, which was taken off the
+        intercept, and more than two classes.
+        """
         if tables.weight is not None:
             more["sample_weight"] = tables.split(tables.weight)
         names, n_intercepts = self._feature_names(), int(self.fit_intercept)
-        with self._own_words():
+        try:
             problem = kind(
                 tables.features, tables.split(y), l2=l2, weights=[len(own) for own in tables.rows],
                 n_unpenalised=n_intercepts, **more,
             )  # fmt: skip
+            if target is not None:
+                plan, theta = train_privately(self, problem, target)
+                return Fitted(theta, None, plan, UNCOVERED)
             sums = LocalSums(problem, names=names, n_intercepts=n_intercepts)
-            found = train(sums, self._training(sums), start=start, look=self._show)
+            settings = TrainingSettings(trainer=self.trainer, tolerance=self.tolerance)
+            if not sums.hessians:  # costs decide how many local steps pay
+                wait = sums.step_seconds + ROUND_SECONDS
+                settings = replace(settings, exchange_seconds=wait, step_seconds=sums.step_seconds)
+            found = train(sums, settings, start=None if start is None else start.ravel(), look=self._show)
+        except InvalidInput as error:
+            raise InvalidInput(re.sub(r"\bl2\b(=\.\.\.)?", self._penalty, str(error))) from None
         self._warn_if_far(found)
+        if found.certificate.sums is None:
+            return Fitted(found.theta, found, None, TOO_MANY)
         coordinates = tables.scale.coordinates(names, n_intercepts=n_intercepts, shift=shift, classes=classes)
-        return Fitted(found.theta, found, problem.n_records * problem.penalty, coordinates)
-
-    def _training(self, sums: LocalSums) -> TrainingSettings:
-        """Return the settings; without Hessians with costs, for the number of local steps."""
-        settings = TrainingSettings(trainer=self.trainer, tolerance=self.tolerance)
-        if sums.hessians:
-            return settings
-        return replace(
-            settings, exchange_seconds=sums.step_seconds + ROUND_SECONDS, step_seconds=sums.step_seconds
-        )
+        penalty = sums.penalty(found.certificate.sums)
+        report = partial(summarise_sums, found.certificate.sums, penalty, coordinates, feature_names=names)
+        return Fitted(found.theta, found, None, report)
 
     def _show(self, point: ErrorPoint) -> None:
         if self.verbose:
             print(f"exchange {point.exchange}, {point.method}: {point.relative:.1e} of the norm from the optimum")
 
     def _warn_if_far(self, found: Trained) -> None:
-        last = found.certificate
-        if found.reached or last.relative_error <= ROUNDING:
+        relative, errors = found.certificate.relative_error, found.certificate.error_in_standard_errors
+        if found.reached or relative <= ROUNDING:
             return
-        errors = last.error_in_standard_errors
-        far = f"{last.relative_error:.2g} of their norm" if errors is None else f"{errors:.2g} standard errors"
+        far = f"{relative:.2g} of their norm" if errors is None else f"{errors:.2g} standard errors"
         advice = "" if self.standardize else "pass standardize=True or scale the features first, or "
-        text = (
-            f"coefficients are about {far} away from the optimum, after {found.rounds:,} exchanges; {advice}"
-            "pass a larger penalty l2=..."
-        )
-        warnings.warn(self._spell(text), ConvergenceWarning, stacklevel=4)
+        advice += f"pass a larger penalty {self._penalty}"
+        text = f"coefficients are about {far} away from the optimum, after {found.rounds:,} exchanges; {advice}"
+        warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
     def _start(self, tables: ClientTables, shift: Array) -> Array | None:
         """Return vectors θ of the last fit if `warm_start` is set and they fit, less a shift of each intercept."""
@@ -228,9 +239,11 @@ class Federated(BaseEstimator):
     def _keep(self, fitted: Sequence[Fitted]) -> None:
         """Set the attributes of a fit besides coefficients."""
         self._fitted = tuple(fitted)
+        self.privacy_ = fitted[0].privacy
         trained = tuple(each.trained for each in fitted)
         self.trained_: Any = trained if len(trained) > 1 else trained[0]
-        self.n_iter_: Any = np.array([each.rounds for each in trained])
+        runs: list[Any] = [each.trained or each.privacy for each in fitted]
+        self.n_iter_: Any = np.array([each.rounds for each in runs])
 
     def _feature_names(self) -> tuple[str, ...]:
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
@@ -240,8 +253,7 @@ class Federated(BaseEstimator):
         """Return Xw + b of rows, which may be sparse."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
-        coef = self.coef_ if sparse.issparse(self.coef_) else np.asarray(self.coef_)
-        return np.asarray(safe_sparse_dot(X, coef.T, dense_output=True) + self.intercept_)
+        return np.asarray(X @ self.coef_.T + self.intercept_)
 
     @property
     def summary_(self) -> Summary:
@@ -272,13 +284,10 @@ class Federated(BaseEstimator):
             raise InvalidInput(f"y had {len(self._fitted)} targets; pass target=0 for the first")
         last = len(self._fitted) - 1
         fitted = self._fitted[0 if target is None else whole_number("target", target, least=0, most=last)]
-        sums = fitted.trained.certificate.sums
-        if sums is None:
-            raise InvalidInput(f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients")
-        return summarise_sums(
-            sums, fitted.penalty, fitted.coordinates, cov=cov, level=level,
-            dispersion=self.dispersion if dispersion is None else dispersion, feature_names=self._feature_names(),
-        )  # fmt: skip
+        if isinstance(fitted.report, str):
+            raise InvalidInput(fitted.report)
+        factor = self.dispersion if dispersion is None else dispersion
+        return fitted.report(cov=cov, level=level, dispersion=factor)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -289,10 +298,5 @@ class Federated(BaseEstimator):
 def _sections(doc: str | None) -> dict[str, str]:
     """Return the sections of a docstring by their names; the first has none."""
     intro, *rest = re.split(r"\n\n(Parameters|Attributes|Examples)\n-+\n", inspect.cleandoc(doc or ""))
-    return {
-        "": intro,
-        "Parameters": "",
-        "Attributes": "",
-        "Examples": "",
-        **dict(zip(rest[::2], rest[1::2], strict=True)),
-    }
+    empty = dict.fromkeys(("Parameters", "Attributes", "Examples"), "")
+    return {"": intro, **empty, **dict(zip(rest[::2], rest[1::2], strict=True))}

@@ -28,10 +28,7 @@ class Scale(NamedTuple):
         return (X - self.mean) / self.spread
 
     def to_rows(self, vectors: Array) -> tuple[Array, Array]:
-        """Return slopes (k, dim) and intercepts (k,) for rows as they are, from k vectors for standardised rows.
-
-        A vector may have an intercept after its slopes.
-        """
+        """Return slopes (k, dim) and intercepts (k,) in the rows' units, from k vectors with or without intercept."""
         d = self.mean.size
         coef = vectors[:, :d] / self.spread
         return coef, vectors[:, d:].sum(axis=1) - coef @ self.mean
@@ -44,10 +41,7 @@ class Scale(NamedTuple):
     def coordinates(
         self, names: tuple[str, ...], *, n_intercepts: int, shift: float, classes: Sequence[Any] | None
     ) -> Coordinates:
-        """Return coordinates for rows as they are; of several classes, each against the first.
-
-        `shift` is added to intercepts.
-        """
+        """Return coordinates in the rows' units, intercepts shifted; of several classes each against the first."""
         d = self.mean.size
         matrix, added = np.eye(len(names)), np.zeros(len(names))
         matrix[:d, :d] = np.diag(1.0 / self.spread)
@@ -61,27 +55,13 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientTables:
-    """Rows of each client as they are fitted.
+    """Rows of each client as they are fitted."""
 
-    Parameters
-    ----------
-    features
-        Of each client, centred and standardised if asked for, with a column of ones if an intercept is fitted.
-    scale
-        Means and spreads that were taken off.
-    rows
-        Positions of each client's rows.
-    weight
-        Weights of all rows, (rows,); None for weights of one.
-    dtype
-        Type of the rows as they were given.
-    """
-
-    features: list[Array]
-    scale: Scale
-    rows: list[NDArray[np.int64]]
-    weight: Array | None
-    dtype: np.dtype[Any]
+    features: list[Array]  # centred and standardised if asked for; the last column may be the intercept's
+    scale: Scale  # means and spreads that were taken off
+    rows: list[NDArray[np.int64]]  # positions of each client's rows
+    weight: Array | None  # of all rows, (rows,); None for weights of one
+    dtype: np.dtype[Any]  # of the rows as they were given
 
     def split(self, values: Array) -> list[Array]:
         """Return values of all rows as one array per client."""
@@ -114,14 +94,7 @@ def federated_scale(tables: list[Array], weights: list[Array] | None = None) -> 
 def rows_of_clients(clients: Any, n_rows: int, min_rows: int) -> tuple[NDArray[Any], list[NDArray[np.int64]]]:
     """Return ids of the clients in ascending order, and the positions of each one's rows.
 
-    Parameters
-    ----------
-    clients
-        One id per row, all text or all numbers.
-    n_rows
-        Number of rows.
-    min_rows
-        Smallest number of rows that a client may have.
+    Raise if an id is missing, ids are neither all text nor all numbers, or a client has less than `min_rows` rows.
     """
     ids = check_array(clients, ensure_2d=False, dtype=None, input_name="clients", ensure_all_finite="allow-nan")
     if ids.ndim != 1:
@@ -129,10 +102,7 @@ def rows_of_clients(clients: Any, n_rows: int, min_rows: int) -> tuple[NDArray[A
     check_consistent_length(ids, np.empty(n_rows))
     missing = sum(each is None or each != each for each in ids.tolist())
     if missing:
-        raise InvalidInput(
-            f"clients holds None or NaN in {missing} of {n_rows} rows; name a client for each row, or give no "
-            "clients at all for one"
-        )
+        raise InvalidInput(f"clients holds None or NaN in {missing} of {n_rows} rows; name a client for each row")
     try:
         names, index = np.unique(ids, return_inverse=True)
     except TypeError:
