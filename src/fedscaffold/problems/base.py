@@ -479,7 +479,8 @@ class TabularProblem(RecordsProblem):
             kappa = self.curvature if y.ndim == 1 else 1.0
             scaled = x if y.ndim == 1 else np.sqrt(self.record_curvatures(x, y))[:, None] * x
             record = float(np.einsum("ij,ij->i", scaled, scaled).max())
-            mean = float(np.linalg.eigvalsh(scaled.T @ scaled / len(y))[-1])
+            gram = scaled.T @ scaled if len(y) > x.shape[1] else scaled @ scaled.T  # the same eigenvalues but zeros
+            mean = float(np.linalg.eigvalsh(gram / len(y))[-1])
             largest = max(largest, kappa * (share * record + (1.0 - share) * mean))
         return largest + self.l2
 
