@@ -1,4 +1,4 @@
-"""The two problems of the paper's Section 6."""
+"""The two problems of the paper's Section 6, and one with a given condition number."""
 
 from typing import Literal
 
@@ -95,3 +95,18 @@ def _regression(records: int, informative: int, generator: np.random.RandomState
     coefficients = np.zeros((FEATURES, 1))
     coefficients[:informative] = 100 * generator.uniform(size=(informative, 1))
     return x, np.dot(x, coefficients)[:, 0]
+
+
+def conditioned(condition: float, *, n_clients: int = 4, dim: int = 4, seed: int = 0) -> Ridge:
+    """Build a problem with L = 1 and μ = 1/κ: diagonal Hessians, eigenvalues in [1/κ, 1], and different optima.
+
+    A client has one record √(d λ_j) e_j for each coordinate j, so that its Hessian is diag(λ).
+    """
+    generator = np.random.default_rng(seed)
+    eigenvalues = np.geomspace(1.0 / condition, 1.0, dim) * np.ones((n_clients, 1))
+    eigenvalues[:, 1:-1] *= generator.uniform(0.5, 2.0, size=(n_clients, dim - 2))
+    eigenvalues = np.clip(eigenvalues, 1.0 / condition, 1.0)
+    x = np.zeros((n_clients, dim, dim))
+    x[:, range(dim), range(dim)] = np.sqrt(dim * eigenvalues)
+    targets = np.sqrt(dim * eigenvalues) * generator.normal(size=(n_clients, dim))
+    return Ridge(x, targets)

@@ -1,12 +1,12 @@
 """Rows on Lemma 4.1 to Corollary 4.5, Theorem 4.9, Corollary 4.10 and Table 1: runs from a given start."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.acceleration import crossing
 from fedscaffold.paper.coupling import ChainStart, Coupling, couple, squared_norm, to_stationarity
 from fedscaffold.paper.verify.rows import (
     Measured,
@@ -281,3 +281,13 @@ def _rounds_needed(problem: Ridge | Logistic, gamma: float, H: int, budget: Budg
     )  # fmt: skip
     curves = trace.mse.reshape(10, -1, trace.rounds + 1).mean(axis=1)
     return np.array([crossing(curve, target) for curve in curves])
+
+
+def crossing(errors: Array, target: float) -> float:
+    """Return when errors by round first fall to the target, interpolated in their logarithm; NaN if never."""
+    below = np.flatnonzero(errors <= target)
+    if not below.size or below[0] == 0:
+        return math.nan
+    t = int(below[0])
+    fall = math.log(errors[t - 1] / errors[t]) if errors[t] > 0.0 else math.inf
+    return t - 1 + (math.log(errors[t - 1] / target) / fall if math.isfinite(fall) else 1.0)
