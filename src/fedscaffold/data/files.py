@@ -64,7 +64,7 @@ def read_table(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
 
 
 def read_csv(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
-    """Return a CSV file as a pyarrow Table, with types found from all rows; see `from_csv`.
+    """Return a CSV file as a pyarrow Table, with types found from all rows; see `from_file`.
 
     A detected format other than UTF-8 with commas between fields is logged as information.
     """
