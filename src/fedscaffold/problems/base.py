@@ -6,7 +6,6 @@ Its losses are s ℓ(xᵀθ + o, y).
 
 import copy
 import hashlib
-import html
 import math
 import mmap
 from abc import ABC, abstractmethod
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import chosen_clients, not_negative, numbers, vector, whole_number
+from fedscaffold.core.display import html_summary
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, spans
 from fedscaffold.core.random.stream import Batches
@@ -82,11 +82,7 @@ class ProblemBase(ABC):
 
     def _repr_html_(self) -> str:
         """Return a table of the problem's settings, for notebooks."""
-        rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in self.describe().items()
-        )
-        return f"<table><caption>{html.escape(type(self).__name__)}</caption>{rows}</table>"
+        return html_summary(type(self).__name__, self.describe())
 
 
 class RecordsProblem(ProblemBase):

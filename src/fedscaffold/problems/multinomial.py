@@ -35,20 +35,12 @@ class Multinomial(TabularProblem):
 
     Parameters
     ----------
-    X
-        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    X, l2, weights, n_unpenalised, sample_weight
+        As for `Ridge`.
     y
         Classes 0, ..., K − 1: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
     n_classes
         K, the number of classes; one more than the largest class by default.
-    l2
-        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    n_unpenalised
-        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
-    sample_weight
-        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
 
     Examples
     --------
