@@ -142,7 +142,6 @@ def _lines(title: str) -> Iterator[Advance]:
 
 
 GRID_COLOR = "#DDDDDD"
-RC_SETTINGS: dict[Any, Any] = {"font.size": 10, "svg.fonttype": "none"}
 FORMATS = ("pdf", "png", "svg")
 
 
@@ -167,7 +166,7 @@ def style() -> Iterator[None]:
     load_matplotlib()
     import matplotlib as mpl
 
-    with mpl.rc_context(RC_SETTINGS):
+    with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
         yield
 
 

@@ -29,7 +29,6 @@ from fedscaffold.problems.newton import minimise
 
 CLIENTS_AT_ONCE = 4096  # in passes over all clients; part of the numbers, as it fixes the order of sums
 ENDLESS = int(np.iinfo(np.int64).max)  # how many records a client has, where a number is asked for
-LARGEST_SPREAD = 0.9  # at 1 the smallest s_c is 0, and a problem without penalty has no minimiser
 NUMBERS_AT_ONCE = 1 << 18  # 2 MB, which fits in a cache
 SHARP, ROUGH = 40.0, 23.0  # −log of the error that is aimed at: in one dimension, and in two
 
@@ -89,8 +88,8 @@ class Streams(ProblemBase):
         self.seed = seed_number("seed", seed)
         self.heterogeneity = not_negative("heterogeneity", heterogeneity)
         self.scale_spread = not_negative("scale_spread", scale_spread)
-        if self.scale_spread > LARGEST_SPREAD:
-            raise InvalidInput(f"scale_spread must be at most {LARGEST_SPREAD}, got {scale_spread!r}")
+        if self.scale_spread > 0.9:  # at 1 the smallest s_c is 0, and a problem without penalty has no minimiser
+            raise InvalidInput(f"scale_spread must be at most 0.9, got {scale_spread!r}")
         self.l2 = not_negative("l2", l2)
         self.penalty = np.full(self.dim, self.l2)
         self.spectrum = _spectrum(spectrum, self.dim)

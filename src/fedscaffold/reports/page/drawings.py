@@ -10,7 +10,6 @@ from markupsafe import Markup
 from fedscaffold.core.types import Array
 
 WIDTH, ROW, LEFT = 480, 22, 150  # the drawing, a row with a name, and the space for names
-MOST_POINTS = 300  # of a line; more would not be seen
 Values = Array | Sequence[float | None]
 
 
@@ -64,7 +63,7 @@ def curves(
     if level is not None:
         parts.append(_path("line target", f"M{left} {up(level):.1f}H{right}"))
     for css, x, y in known:
-        at = np.unique(np.linspace(0, x.size - 1, min(x.size, MOST_POINTS)).round().astype(int))
+        at = np.unique(np.linspace(0, x.size - 1, min(x.size, 300)).round().astype(int))  # more would not be seen
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across(x[at]), up(y[at]), strict=True))
         parts.append(Markup('<polyline class="line {}" points="{}"/>').format(css, points))
     for css, x, y in ((css, *_positive(x, y)) for css, x, y in dots):
