@@ -64,7 +64,7 @@ def conduct(
         If the data do not determine the model.
     """
     board = board or StatusBoard(folder, plan)
-    journal = Journal(transport, None if folder is None else Path(folder) / "exchanges")
+    journal = Journal(transport, None if folder is None else Path(folder) / "exchanges", board.exchanged)
     coordinator = Coordinator(plan, journal, keys=keys, on_phase=board.phase)
     with board.watch():
         coordinator.begin()
@@ -91,6 +91,8 @@ def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard)
         step_seconds=rows_per_site * totals.dim / NUMBERS_PER_SECOND,
     )
     trained = train(totals, settings, look=board.error)
+    for note in trained.notes:
+        board.note(note)
     evaluation: Mapping[str, Evaluation] = {}
     if plan.evaluate:
         board.phase("evaluate")

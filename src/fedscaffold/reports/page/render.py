@@ -38,7 +38,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         extensions=["jinja2.ext.do"],
     )
-    formats = (array, bound, duration, exp, fmt, format_bytes, json_text, number, probability)
+    formats = (array, bound, exp, fmt, format_bytes, json_text, number, probability)
     made.filters |= {each.__name__: each for each in formats}
     drawn = (drawings.bars, drawings.calibration, drawings.curves, drawings.ranges)
     chosen = (clearest, colour_groups, extremes, largest)
@@ -87,15 +87,6 @@ def bound(value: float) -> str:
     Errors below 1e-9 are rounding errors of Newton steps: the bound says 1e-9, whatever the machine.
     """
     return "1e-9" if value < 1e-9 else rounded_up(value)
-
-
-def duration(seconds: float) -> str:
-    """Format a length of time, such as "about 3 minutes"."""
-    for unit, length in (("hour", 3600.0), ("minute", 60.0)):
-        if seconds >= 1.5 * length:
-            return f"about {seconds / length:.0f} {unit}s"
-    count = max(round(seconds), 1)
-    return f"about {count} second{'s' * (count > 1)}"
 
 
 def largest(sizes: ArrayLike, keep: Sequence[int] = ()) -> list[int]:
