@@ -25,7 +25,7 @@ from fedscaffold.inference.tolerance import parse_tolerance
 
 Trainer = Literal["auto", "newton", "scaffold"]
 ROUNDING = 1e-12  # relative error below which rounding hides the distance
-CLOSE_ENOUGH = 3e-4  # relative error from which one Newton step leaves about its square, 1e-7
+CLOSE_ENOUGH = 1e-5  # relative error from which one Newton step leaves about its square, 1e-10
 CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
 RELATIVE_TOLERANCE = 0.005  # if a tolerance in standard errors cannot be checked, for lack of Hessians
 ENOUGH_DECREASE = 0.1  # of the decrease that Newton's quadratic model promises
@@ -555,6 +555,8 @@ class _Training:
 
     def _within_tolerance(self, found: Certificate) -> bool:
         in_errors = found.error_in_standard_errors
+        if found.relative_error <= 10.0 * ROUNDING:  # a perfect fit has standard errors of rounding's size
+            return True
         if self.settings.se_tolerance is not None and in_errors is not None:
             return in_errors <= self.settings.se_tolerance
         return found.relative_error <= self.settings.aim(in_standard_errors=False)
