@@ -11,19 +11,20 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.inference import Closed, close, newton_step
+from fedscaffold.inference.coordinates import slope_length
 from fedscaffold.inference.diagnosis import refuse_undetermined
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS, closing_sums
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.planning.batches import (
+from fedscaffold.planning import Plan
+from fedscaffold.planning.batches import (
     MAX_LOCAL_STEPS,
     MAX_ROUNDS,
+    automatic_batch,
     candidate_batches,
     costs_in_seconds,
     fastest_plan,
+    out_of_reach,
 )
-from fedscaffold.models.planning.distance import slope_length
-from fedscaffold.models.planning.planned import automatic_batch, out_of_reach
-from fedscaffold.planning import Plan
 from fedscaffold.problems.newton import NoMinimiser
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run_method import run
