@@ -72,7 +72,7 @@ def chosen_batch(batch_size: Any, problem: Problem) -> int | None:
         raise InvalidInput(
             f"batch_size must be a number, None for all records, or 'auto'; got {given(batch_size)}"
         )
-    from fedscaffold.models.planning.planned import automatic_batch
+    from fedscaffold.planning.batches import automatic_batch
 
     return automatic_batch(problem.sizes)
 

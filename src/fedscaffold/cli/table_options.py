@@ -17,7 +17,8 @@ from fedscaffold.data.open import open_problem
 from fedscaffold.data.public import Bounds
 from fedscaffold.data.settings import CsvFormat, TableSettings, parameter_entries, parse_setting
 from fedscaffold.federation.study.settings import StudySettings
-from fedscaffold.models.planning.planned import BatchSize, FitSettings
+from fedscaffold.models.fit import FitSettings
+from fedscaffold.planning.batches import BatchSize
 
 TABLE_FLAGS = ("target", "client", "kind", "features", "drop", "missing", "l2")
 """Settings of a table that have an option each; all others are given with --set."""
@@ -95,8 +96,6 @@ class TableFlags:
     def fit_settings(self, **values: Any) -> FitSettings:
         """Return the settings of a fit, with these values unless --set gives others."""
         more = {name: value for name, value in self.settings.items() if name in FIT_SETTINGS}
-        if more.get("batch_size") == "full":
-            more["batch_size"] = None
         if "tolerance" in values:
             values["tolerance"] = parse_number(values["tolerance"])
         return FitSettings(**{**values, **more})
