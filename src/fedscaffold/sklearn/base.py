@@ -258,13 +258,9 @@ class Federated(BaseEstimator):
         return self.summary()
 
     def summary(
-        self,
-        cov: Covariance = "nonrobust",
-        *,
-        level: float = 0.95,
-        dispersion: float | str | None = None,
+        self, cov: Covariance = "nonrobust", *, level: float = 0.95, dispersion: float | str | None = None,
         target: int | None = None,
-    ) -> Summary:
+    ) -> Summary:  # fmt: skip
         """Return coefficients with standard errors; see `fedscaffold.inference.summarise`.
 
         Parameters

@@ -74,8 +74,9 @@ class FederatedRidge(RegressorMixin, Federated):
         """
         self._check_settings(sample_weight=sample_weight, positive=self.positive or None)
         public = None if self.epsilon is None else public_target("ridge", self.target_bounds)
-        several = public is None
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True, multi_output=several)
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True, multi_output=not public
+        )
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         n, k = targets.shape
         given = np.ravel(self.alpha)
@@ -232,9 +233,8 @@ class FederatedLogisticRegression(LinearClassifierMixin, SparseCoefMixin, Federa
         if weight is not None:
             empty = np.flatnonzero(np.bincount(labels, weights=weight) == 0.0)
             if empty.size:
-                raise InvalidInput(
-                    f"no row of class {self.classes_[empty[0]]!r} has a positive weight; leave it out"
-                )
+                name = self.classes_[empty[0]]
+                raise InvalidInput(f"no row of class {name!r} has a positive weight; leave out such classes")
         return weight
 
     def predict_log_proba(self, X: Any) -> Array:
