@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.checks import chosen_clients, not_negative, numbers, vector, whole_number
 from fedscaffold.core.display import html_summary
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.machine import check_memory, spans
+from fedscaffold.core.machine import check_memory, one_blas_thread, spans
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, IntArray, offsets_of
 
@@ -461,6 +461,7 @@ class TabularProblem(RecordsProblem):
             raise InvalidInput(f"client {int(sizes.argmin())} has no records left")
         return self.with_records(x=self.x[rows], y=self.y[rows], offsets=offsets_of(sizes))
 
+    @one_blas_thread
     def smoothness(self, batches: Batches) -> float:
         """Return the expected smoothness of minibatch gradients, the largest over clients.
 
@@ -473,7 +474,9 @@ class TabularProblem(RecordsProblem):
             kappa = self.curvature if y.ndim == 1 else 1.0
             scaled = x if y.ndim == 1 else np.sqrt(self.record_curvatures(x, y))[:, None] * x
             record = float(np.einsum("ij,ij->i", scaled, scaled).max())
-            gram = scaled.T @ scaled if len(y) > x.shape[1] else scaled @ scaled.T  # the same eigenvalues but zeros
+            gram = (
+                scaled.T @ scaled if len(y) > x.shape[1] else scaled @ scaled.T
+            )  # the same eigenvalues but zeros
             mean = float(np.linalg.eigvalsh(gram / len(y))[-1])
             largest = max(largest, kappa * (share * record + (1.0 - share) * mean))
         return largest + self.l2
