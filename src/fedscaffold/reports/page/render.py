@@ -21,17 +21,8 @@ COLOURS = 10  # of classes, as many as style.css.j2 defines
 def render(template: str, **values: Any) -> str:
     """Return a page as one piece of HTML that needs no other file.
 
-    Parameters
-    ----------
-    template
-        Name of a template in `templates/`, without its suffix: "fit", "study", "private_study", "site", "live".
-    values
-        The objects that the template shows.
-
-    Returns
-    -------
-    str
-        The page.
+    Templates are those in `templates/`: "fit", "study", "private_study", "site", "live"; `values` are the objects
+    that they show.
     """
     return environment().get_template(f"{template}.html.j2").render(**values)
 
@@ -112,14 +103,7 @@ def largest(sizes: ArrayLike, keep: Sequence[int] = ()) -> list[int]:
 
 
 def extremes(values: ArrayLike, each: int = MOST // 2) -> list[int]:
-    """Return the positions of the smallest and the largest values, in ascending order; NaN is left out.
-
-    Parameters
-    ----------
-    values
-        Numbers.
-    each
-        How many to return from either end if there are more than twice this number.
+    """Return the positions of the `each` smallest and largest values, in ascending order, without NaN.
 
     Examples
     --------
@@ -145,12 +129,7 @@ def clearest(effects: Array, widths: Array) -> list[int]:
 def colour_groups(counts: NDArray[Any]) -> tuple[list[list[int]], NDArray[Any]]:
     """Return groups of classes, one per colour, and their counts, (rows, groups).
 
-    The smallest classes share the last colour if there are too many.
-
-    Parameters
-    ----------
-    counts
-        Counts by row and class, (rows, classes).
+    Counts are by row and class, (rows, classes). The smallest classes share the last colour if there are too many.
     """
     order = np.argsort(-counts.sum(axis=0), kind="stable").tolist()
     alone = len(order) if len(order) <= COLOURS else COLOURS - 1
