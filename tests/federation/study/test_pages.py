@@ -139,6 +139,17 @@ def test_a_result_that_the_plan_would_not_give_does_not_stop_the_page(
     assert not (tmp_path / "model.json").exists()
 
 
+def test_a_study_that_stopped_says_why(tmp_path: Path) -> None:
+    site = StudySite(name="site-0", table=SITES["site-0"])
+    plan = Study(**CHOICES).plan_for(SITES)
+    site.answer(_document("plan", plan.to_json()))
+    site.answer(_document("result", {"study": "wards", "stopped": f"{BAD}a site left"}))
+    page = page_of(site, tmp_path)
+    assert f"{BAD}a site left" in page.words
+    assert page.facts["as it was accepted"] == plan.fingerprint
+    assert "completed by the survey" not in page.facts
+
+
 def test_names_of_others_are_escaped(tmp_path: Path) -> None:
     frame = FRAME.rename(columns={"ward": f"{BAD}ward", "y": f"{BAD}y"})
     frame[f"{BAD}ward"] = BAD + frame[f"{BAD}ward"]

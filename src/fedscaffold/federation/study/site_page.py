@@ -29,6 +29,8 @@ class ResultDocument(BaseModel):
 
     Parameters
     ----------
+    stopped
+        Why the study stopped without a result; "" if it did not.
     rows
         Rows of all sites together; None if they are not known.
     reached
@@ -41,6 +43,7 @@ class ResultDocument(BaseModel):
         Standard errors, as `summary_to_plain` gives them.
     """
 
+    stopped: str = ""
     rows: int | None = None
     reached: bool | None = None
     certified_error: dict[str, float | None] = {}
