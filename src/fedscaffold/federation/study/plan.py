@@ -186,9 +186,9 @@ class StudySettings(BaseModel):
     tolerance: str | float = "se:0.05"
     trainer: Literal["auto", "newton", "scaffold"] = "auto"
     hessians: bool = True
-    max_exchanges: int = Field(500, ge=1, le=1_000_000)
-    evaluate: float = Field(0.0, ge=0.0, lt=1.0)
-    min_cell: int = Field(5, ge=1)
+    max_exchanges: int = Field(default=500, ge=1, le=1_000_000)
+    evaluate: float = Field(default=0.0, ge=0.0, lt=1.0)
+    min_cell: int = Field(default=5, ge=1)
     sums: Literal["secure", "open"] = "secure"
     epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
@@ -247,7 +247,7 @@ class Plan(StudySettings):
 
     name: str = "study"
     sites: tuple[str, ...]
-    rows: int | None = Field(None, ge=1)
+    rows: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
