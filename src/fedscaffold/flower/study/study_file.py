@@ -136,14 +136,11 @@ class StudyFile:
         plan = self.plan
         values = plan.model_dump(mode="json")
         columns, known = values.pop("columns"), {**sentences(StudySettings), **sentences(Plan)}
-        given = plan.model_fields_set | {"name", "sites", "target", "kind", "sums"}
         lines = ["# A study: one model for tables that stay at their sites. Sites accept everything above [run]."]
-        for name in ("name", "sites", *(name for name in values if name not in ("name", "sites", "rows"))):
-            value = values[name]
-            line = f"{name} = {_toml(value)}"
-            if value is None or (name not in given and value == Plan.model_fields[name].get_default()):
-                line = f"# {name} = {'...' if value is None else _toml(value)}"
-            lines.append(f"{line:<{WIDTH}} # {known[name]}" if name in known else line)
+        hidden = ("name", "sites", "rows", "features", "ignore", "categorical")  # the codebook says the last three
+        for name in ("name", "sites", *(name for name in values if name not in hidden)):
+            line = f"# {name} = ..." if values[name] is None else f"{name} = {_toml(values[name])}"
+            lines.append(f"{line:<{WIDTH}} # {known[name]}")
         lines += ["", "# The codebook: type, and unit, range, levels, reference, mean or sd if they are known."]
         for name, column in columns.items():
             said = {key: value for key, value in column.items() if value is not None and value != ""}
