@@ -23,7 +23,7 @@ EPILOG = f"--set takes every other setting of a study: {', '.join(name for name 
 def with_study_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameter `chosen` by options, one for each of `FLAGS`, and --set for other settings.
 
-    Typer reads the options from the signature. The command gets a function that returns the settings by name, which
+    Typer reads the options from the signature. The command gets a function that returns the settings by name, or
     raises if some texts cannot be read.
     """
     about = sentences(StudySettings)
@@ -78,7 +78,7 @@ def parse_settings(flags: dict[str, str], texts: Sequence[str]) -> dict[str, Any
 
 
 def _value(name: str, text: str) -> Any:
-    """Return the value of a setting from text: names with commas, a table or a number of TOML, or the text itself."""
+    """Return the value of a setting from text: names with commas, a value of TOML, or the text itself."""
     if get_origin(StudySettings.model_fields[name].annotation) is tuple or name == "features":
         return split_names(text)
     if name in ("target", "event", "kind"):
@@ -110,8 +110,12 @@ def plan_from(chosen: dict[str, Any], *, name: str, sites: Sequence[str], like: 
     settings = Study(name=name, **chosen)
     if settings.target not in settings.columns:
         if settings.kind is None or not settings.features:
-            raise InvalidInput("pass kind=... and features=..., or --like with a table that has the sites' columns")
-        kinds = dict.fromkeys(settings.features, "number") | dict.fromkeys(settings.categorical, "category")
+            raise InvalidInput(
+                "pass kind=... and features=..., or --like with a table that has the sites' columns"
+            )
+        kinds: dict[str, Any] = dict.fromkeys(settings.features, "number") | dict.fromkeys(
+            settings.categorical, "category"
+        )
         kinds[settings.target] = "category" if settings.kind == "logistic" else "number"
         entries = {each: settings.columns.get(each, Column(type=kind)) for each, kind in kinds.items()}
         chosen = {**chosen, "columns": entries, "features": None, "categorical": ()}

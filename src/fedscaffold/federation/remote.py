@@ -1,4 +1,4 @@
-"""Transports to sites that are elsewhere: signed requests, replies that accepted keys signed, and waiting for both."""
+"""Transports to sites that are elsewhere: signed requests, signed replies, and waiting for them."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ class RemoteTransport:
         Called with a site, its state ("online", "offline" or "refused") and the reason.
     """
 
-    poll, longest_poll = 0.02, 0.2  # seconds between two looks for replies, at first and after a while without news
+    poll, longest_poll = 0.02, 0.2  # seconds between two looks for replies, longer after a while without news
 
     def __init__(
         self,

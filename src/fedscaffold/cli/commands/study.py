@@ -82,7 +82,9 @@ def new(
             raise InvalidInput(f"{file} exists; give the name of a new file")
         settings = chosen()
         sites = split_names(",".join(site or ()))
-        missing = [f"--{name}" for name, value in (("target", settings.get("target")), ("site", sites)) if not value]
+        missing = [
+            f"--{name}" for name, value in (("target", settings.get("target")), ("site", sites)) if not value
+        ]
         if missing:
             raise InvalidInput(f"give {' and '.join(missing)}")
         plan = plan_from(settings, name=file.stem, sites=sites, like=like)
@@ -97,7 +99,9 @@ def new(
 @app.command("invite", epilog="Example:\n\n  fedscaffold study invite cancer.toml bonn graz")
 def invite(
     file: StudyToml,
-    site: Annotated[list[str] | None, typer.Argument(metavar="SITE...", help="Names of sites; all if none.")] = None,
+    site: Annotated[
+        list[str] | None, typer.Argument(metavar="SITE...", help="Names of sites; all if none.")
+    ] = None,
 ) -> None:
     """Write invitations: small files with the whole plan, the coordinator's address, certificate and public key.
 
@@ -125,9 +129,12 @@ def invite(
 def join(
     invite: Annotated[Path, typer.Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
     data: Annotated[Path, typer.Option(help="This site's table, a .csv or .parquet file.")],
-    accept: Annotated[str, typer.Option(help="ask before the plan and the other sites are accepted, or auto.")] = "ask",
+    accept: Annotated[
+        str, typer.Option(help="ask before the plan and the other sites are accepted, or auto.")
+    ] = "ask",
     policy: Annotated[
-        Path | None, typer.Option(help="A TOML file of this site's limits, in its table [study].", show_default="safe")
+        Path | None,
+        typer.Option(help="A TOML file of this site's limits, in its table [study].", show_default="safe"),
     ] = None,
     folder: Shared = None,
     state: Annotated[
@@ -138,7 +145,9 @@ def join(
         typer.Option(help="SITE=FINGERPRINT of another site's key, from its people; repeatable."),
     ] = None,
     show: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Of CSV files.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Of CSV files.")
+    ] = None,
 ) -> None:
     """Take part in a study: check the table, show what will leave, ask, make a key, and answer the coordinator.
 
@@ -158,7 +167,7 @@ def join(
         plan = invited.plan
         joined = JoinedSite(
             folder=(state or invite.parent / f"{plan.name}-{invited.site}").resolve(), invite=invited,
-            table=TableFile(data, _csv_format(settings)), policy=policy, peers=_peers(peer or [], invited.plan.sites),
+            table=TableFile(data, _csv_format(settings)), policy=policy, peers=_peers(peer or [], plan.sites),
         )  # fmt: skip
         typer.echo(f"study {plan.name}, plan {plan.fingerprint}: compare this with the coordinator's")
         again = joined.known
@@ -213,9 +222,7 @@ def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None) -> None
     from fedscaffold.flower.study.fleet import FleetConnection
     from fedscaffold.flower.study.node import answer_flower
 
-    connection = FleetConnection(
-        address=joined.invite.address, authority=joined.invite.authority, key=site.key
-    )
+    connection = FleetConnection(address=joined.invite.address, authority=joined.invite.authority, key=site.key)
     answer_flower(connection, answer=answer, done=done, say=say)
 
 
@@ -242,7 +249,9 @@ def _peers(given: list[str], sites: tuple[str, ...]) -> dict[str, str]:
     pairs = [one.partition("=") for one in given]
     wrong = [f"{site}={text}" for site, _, text in pairs if site not in sites or not text.startswith("SHA256:")]
     if wrong:
-        raise InvalidInput(f"--peer must be SITE=SHA256:… of a site of the plan, got {', '.join(map(shown, wrong))}")
+        raise InvalidInput(
+            f"--peer must be SITE=SHA256:… of a site of the plan, got {', '.join(map(shown, wrong))}"
+        )
     return {site: text for site, _, text in pairs}
 
 
@@ -365,7 +374,9 @@ def _facts(found: Any) -> Iterator[tuple[str, str]]:
     ),
 )
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder that was given to `study run --out`.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="The folder that was given to `study run --out`.")
+    ],
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE...", help="Signed logs or results from sites.")
     ] = None,

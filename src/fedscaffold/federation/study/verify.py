@@ -1,4 +1,4 @@
-"""Verify a study: compute its result again from what the coordinator kept, and compare it with all that is known."""
+"""Verify a study: compute its result again from what the coordinator kept, and compare."""
 
 import hashlib
 import json
@@ -100,7 +100,7 @@ def verify(folder: Path, files: Sequence[Path] = ()) -> Verification:
         return Verification((), (f"the exchanges do not give a result: {error}",))
     agreed, problems = list[str](), list[str]()
     found = _recorded(result)
-    _compare("the model and its certificate", found, saved, agreed, problems)
+    _compare("the model with its certificate", found, saved, agreed, problems)
     if (folder / MODEL).exists():
         model = json.loads(result.model.to_json())
         _compare(f"the model in {MODEL}", model, _json(folder / MODEL, "the model"), agreed, problems)

@@ -1,9 +1,9 @@
-"""Flower's Fleet API at both ends of a study: all names of Flower that it does not promise to keep are in this file.
+"""Flower's Fleet API at both ends of a study: all names that Flower does not promise to keep are in this file.
 
-The coordinator serves the Fleet API in its own process, behind TLS and for accepted keys only. Of a SuperLink it has
-nothing else: no API that starts runs, no apps, no database. So there is no request that executes code, and the
-coordinator's signing key is never where Flower runs apps. A site's node answers in its own process too, with the
-site's own installation; Flower's SuperNode would run whatever app the coordinator sends.
+The coordinator serves the Fleet API in its own process, behind TLS and for accepted keys only. Of a SuperLink it
+has nothing else: no API that starts runs, no apps, no database. So no request executes code, and the coordinator's
+signing key is never in a place where Flower runs apps. A site's node answers in its own process too, with the
+site's installation; Flower's SuperNode would run whatever app the coordinator sends.
 """
 
 import logging
@@ -30,7 +30,7 @@ try:
     from flwr.app import Message, MessageType
     from flwr.app.message.message import make_message, remove_content_from_message
     from flwr.app.metadata import Metadata
-    from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
+    from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, Status
     from flwr.common.serde import message_to_proto
     from flwr.proto.fleet_pb2 import (
         ActivateNodeRequest,
@@ -40,6 +40,7 @@ try:
     )
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
     from flwr.proto.node_pb2 import Node
+    from flwr.proto.task_pb2 import TaskStatus
     from flwr.server.superlink.linkstate import LinkStateFactory
     from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
     from flwr.supercore.error import http_error_translator
@@ -80,7 +81,6 @@ FLOWER_LOG = logging.getLogger("flwr")
 START_SECONDS = 30.0  # for the server to come up, which takes a tenth of a second
 STOP_SECONDS = 5.0  # for it to end
 MESSAGE_LIFE = 30 * 86400.0  # seconds until Flower forgets a message; it is asked again long before
-RUN_BEAT = 10.0  # seconds between signs of life of the run, which Flower ends after a minute without one
 NODE_BEAT = 10.0  # seconds, the least that Flower allows; after two without one a node counts as gone
 LARGEST_MESSAGE = 2**28  # bytes of a request: three Hessians of 1,000 coefficients in wide numbers fit
 
@@ -107,7 +107,8 @@ class FleetServer:
         factory = LinkStateFactory(
             FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         )
-        self._state, self._app = factory.state(), make_fleet_app(factory)
+        self._state: Any = factory.state()
+        self._app = make_fleet_app(factory)
         self._nodes: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}
         self._asked: dict[str, str] = {}  # the id of each site's message
@@ -115,10 +116,8 @@ class FleetServer:
         self._run = self._state.create_run(
             None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
         )
-        self._task = self._state.get_run_info(run_ids=[self._run])[0].primary_task_id
-        self._state.claim_task(self._task)
-        self._state.activate_task(self._task)
-        self._stop = threading.Event()
+        for task in self._state.task_store.values():  # of the run; without a token, it never expires
+            task.status.CopyFrom(TaskStatus(status=Status.RUNNING))
 
     def __enter__(self) -> Self:
         listener = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
@@ -141,14 +140,10 @@ class FleetServer:
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
-        self._threads = [
-            threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True),
-            threading.Thread(target=self._beat, daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
+        self._thread.start()
         end = time.monotonic() + START_SECONDS
-        while not self._server.started and self._threads[0].is_alive() and time.monotonic() < end:
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < end:
             time.sleep(0.01)
         if not self._server.started:
             self.close()
@@ -163,9 +158,7 @@ class FleetServer:
     def close(self) -> None:
         """Stop listening."""
         self._server.should_exit = True
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(STOP_SECONDS)
+        self._thread.join(STOP_SECONDS)
         for handler in FLOWER_LOG.handlers:
             handler.close()
         FLOWER_LOG.handlers[:], FLOWER_LOG.propagate = self._handlers, self._propagates
@@ -253,10 +246,6 @@ class FleetServer:
         for name in (asked, arriving):
             if name is not None:
                 self._state.object_store.delete(name)
-
-    def _beat(self) -> None:
-        while not self._stop.wait(RUN_BEAT):
-            self._state.acknowledge_task_heartbeat(self._task)
 
 
 def make_fleet_app(factory: LinkStateFactory) -> FastAPI:

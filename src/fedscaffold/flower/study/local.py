@@ -1,4 +1,4 @@
-"""A whole study on this machine: a process for each site, and the coordinator in this one, on loopback with TLS."""
+"""A whole study on this machine: a process for each site, the coordinator in this one, on loopback with TLS."""
 
 import subprocess
 import sys

@@ -30,7 +30,7 @@ def conduct_study(
     *,
     shared: Path | None = None,
     say: Callable[[str], None] = lambda sentence: None,
-    board_of: Callable[[StatusBoard], StatusBoard] = lambda board: board,
+    board_of: Callable[[StatusBoard], Any] = lambda board: board,
 ) -> StudyResult:
     """Conduct the study of a file, or go on with it; the result is written to the coordinator's folder.
 

@@ -1,4 +1,4 @@
-"""A site that joins a study: its folder with key, log and state, and how it answers what the coordinator signed."""
+"""A site that joins a study: its folder with key, log and state, and its answers to the coordinator."""
 
 import json
 import tomllib

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -46,7 +46,7 @@ class RunSettings(BaseModel):
 
     address: str = DEFAULT_ADDRESS
     absent: Literal["wait", "error"] = "wait"
-    timeout: float = Field(600.0, ge=1.0, le=1e7)
+    timeout: float = Field(default=600.0, ge=1.0, le=1e7)
 
     @field_validator("address")
     @classmethod
@@ -107,7 +107,7 @@ class StudyFile:
     """
 
     plan: Plan
-    run: RunSettings = RunSettings()
+    run: RunSettings = field(default_factory=RunSettings)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -218,7 +218,9 @@ class StudyFolder:
                 problems.append(str(error))
                 continue
             if site not in plan.sites:
-                problems.append(f"the study has no site called {shown(site)}; its sites are {', '.join(plan.sites)}")
+                problems.append(
+                    f"the study has no site called {shown(site)}; its sites are {', '.join(plan.sites)}"
+                )
             elif not replace and accepted.get(site, key) != key:
                 problems.append(f"site {site} has another key already; --replace accepts the new one in its place")
             found[site] = key
