@@ -1,5 +1,6 @@
 """Real pages about real fits and studies, in which every name from outside is hostile, and a parser for them."""
 
+import json
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
@@ -14,10 +15,16 @@ import pandas as pd
 import fedscaffold as fs
 from fedscaffold.dashboard.server import live_page
 from fedscaffold.federation import Study, StudyStatus, write_site_page
-from fedscaffold.federation.client.rules import SiteRules
-from fedscaffold.federation.study.report.history import ErrorPoint
-from fedscaffold.federation.study.report.status import SiteStatus
+from fedscaffold.federation.client.store import MemoryStore
+from fedscaffold.federation.study.site import StudySite
+from fedscaffold.federation.study.status import SiteStatus
+from fedscaffold.federation.study.study import conduct
+from fedscaffold.federation.study.transport import InProcess
+from fedscaffold.inference import summarise_sums
+from fedscaffold.inference.plain import summary_to_plain
+from fedscaffold.inference.training import ErrorPoint
 from fedscaffold.models.report import FitReport, ReportInputs, compared_report
+from fedscaffold.models.summaries import own_units
 from fedscaffold.reports.page import render
 
 BAD = "<script>\"'&</script>"  # closes elements and attributes of either kind
@@ -136,7 +143,6 @@ def study_pages() -> dict[str, str]:
     sites = {f"{BAD}A": frame[:300], f"{BAD}B": frame[300:595], f"{BAD}C": frame[595:]}
     forty = {f"{BAD} a site with a long name {k}": frame[15 * k : 15 * k + 15] for k in range(40)}
     numbers = frame.assign(**{f"{BAD}y": x**2})
-    rules = SiteRules(by_the_clock=False, allow_hessians=False)
     settings: dict[str, Any] = {"target": f"{BAD}y", "kind": "logistic"}
     ridge = {**settings, "kind": "ridge", "evaluate": 0.0}
     bounds = {
@@ -145,9 +151,7 @@ def study_pages() -> dict[str, str]:
     results = {
         "study": Study(**settings).run(sites, engine="reference"),
         "study-many": Study(**settings, l2=1.0).run(forty, engine="reference"),
-        "study-plain": Study(**ridge).run(
-            {"A": numbers[:60], f"{BAD}B": numbers[60:]}, rules=rules, engine="reference"
-        ),
+        "study-plain": Study(**ridge).run({"A": numbers[:60], f"{BAD}B": numbers[60:]}, engine="reference"),
         "study-secure": Study(**settings, secure=True).run(sites, engine="reference"),
         "private": Study(**settings, epsilon=3.0, bounds=bounds).run(sites, engine="reference"),
     }
@@ -157,13 +161,36 @@ def study_pages() -> dict[str, str]:
         for name, result in results.items():
             replace(result, name=f"{BAD}study").report(file)
             made[name] = file.read_text()
-        one: Any = results["study"]
-        log = [poisoned(entry, keep=("event", "phase", "sha256")) for entry in one.log[f"{BAD}A"]]
-        log = [{**entry, "time": BAD} if k else entry for k, entry in enumerate(log)]
-        write_site_page(log, file, site=f"{BAD}A", study=BAD, agreement=one.agreement, result=one.for_sites())
-        made["site"] = file.read_text()
-        write_site_page([], file, site=BAD)
-        made["site-empty"] = file.read_text()
+    return made
+
+
+@cache
+def site_pages() -> dict[str, str]:
+    """Pages of a site at the end of a study, with a hostile log and result, and of one that sent nothing."""
+    rng = np.random.default_rng(0)
+    x, ward = rng.normal(size=600), rng.choice([f"{BAD}1", f"{BAD}2"], 600)
+    frame = pd.DataFrame({f"{BAD}age": x, f"{BAD}ward": ward, f"{BAD}y": x + rng.normal(size=600)})
+    tables = {name: frame[k::3] for k, name in enumerate("ABC")}
+    plan = Study(target=f"{BAD}y", kind="ridge").plan_for(tables)
+    sites = {name: StudySite(name=name, table=table, engine="reference") for name, table in tables.items()}
+    result: Any = conduct(plan, InProcess(sites))
+    sums, encoding = result.trained.certificate.sums, result.coding.encoding
+    summary = summarise_sums(sums, np.zeros(sums.dim), own_units(encoding), feature_names=encoding.names)
+    document = {"rows": 600, "reached": True, "certified_error": {"relative": 1e-6}}
+    model = json.loads(result.model.to_json())
+    kept, store = sites["A"].store, MemoryStore()
+    for note in ("plan", "roster"):
+        store.save_note(note, kept.load_note(note) or {})
+    store.save_note("result", {**document, "model": model, "summary": summary_to_plain(summary)})
+    for entry in kept.audit.read():
+        store.audit.write(**{**poisoned(entry, keep=("event", "phase", "sha256")), "time": BAD})
+    empty, made = MemoryStore(), {}
+    for one in (store, empty):
+        one.audit.write("rejected", code=f"{BAD}code", text=f"{BAD}text")
+    with TemporaryDirectory() as folder:
+        for name, one in {"site": store, "site-empty": empty}.items():
+            write_site_page(one, Path(folder) / "site.html")
+            made[name] = (Path(folder) / "site.html").read_text()
     return made
 
 
@@ -179,16 +206,14 @@ def poisoned(value: Any, keep: tuple[str, ...] = ()) -> Any:
 RUNNING = StudyStatus(
     name=f"{BAD}pilot",
     target=f"{BAD}ill",
-    tolerance="0.001",
+    tolerance=0.001,
     phase="train",
     exchanges=13,
-    rounds=9,
-    history=[
-        ErrorPoint(exchange=1, relative=1.0, how="estimated", method=f"{BAD}no rounds yet"),
-        ErrorPoint(exchange=5, relative=0.1, how="estimated", method="Scaffold"),
-        ErrorPoint(exchange=9, relative=0.01, how="certified", method=f"{BAD}Scaffold"),
-    ],
-    aim=0.001,
+    history=(
+        ErrorPoint(exchange=1, relative=1.0, certified=False, method=f"{BAD}no rounds yet"),
+        ErrorPoint(exchange=5, relative=0.1, certified=False, method="Scaffold"),
+        ErrorPoint(exchange=9, relative=0.01, certified=True, method=f"{BAD}Scaffold"),
+    ),
     seconds_per_exchange=40.0,
     sites={
         f"{BAD}bonn": SiteStatus(state="online", since=BAD),
@@ -196,8 +221,7 @@ RUNNING = StudyStatus(
             state="refused", why=f"{BAD}column 'age' is missing", since="2026-01-01T10:00:00+00:00"
         ),
     },
-    refused=[{"who": f"{BAD}key 3f2a", "why": f"{BAD}not accepted", "since": BAD}],
-    notes=[f"{BAD}Scaffold was taken."],
+    notes=(f"{BAD}Scaffold was taken.",),
     started=BAD,
     updated=BAD,
 )
@@ -208,7 +232,7 @@ def pages() -> dict[str, str]:
     """All pages that have no script, by name."""
     numbers = replace(sixty(), seconds={BAD: 1.0})
     fits = {"classes": classes(), "numbers": numbers, "many": many()}
-    return {name: render("fit", report=report) for name, report in fits.items()} | study_pages()
+    return {name: render("fit", report=report) for name, report in fits.items()} | study_pages() | site_pages()
 
 
 def live(status: StudyStatus | None) -> str:

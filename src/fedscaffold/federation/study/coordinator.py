@@ -261,7 +261,8 @@ class Totals:
 
 
 def _document(kind: str, document: Mapping[str, Any]) -> Payload:
-    return Payload({KIND: kind, DOCUMENT: json.dumps(document, sort_keys=True, allow_nan=False)})
+    """Return a message with a document; keys keep their order, which for coefficients is that of their covariances."""
+    return Payload({KIND: kind, DOCUMENT: json.dumps(document, allow_nan=False)})
 
 
 def _words_in(reply: Payload, site: str) -> Words:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.data.encoding import Category, Encoding, Number
+from fedscaffold.data.settings import parameter_entries
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.problems.families import FAMILIES, Kind, TargetFamily
@@ -185,9 +186,9 @@ class StudySettings(BaseModel):
     tolerance: str | float = "se:0.05"
     trainer: Literal["auto", "newton", "scaffold"] = "auto"
     hessians: bool = True
-    max_exchanges: int = Field(500, ge=1, le=1_000_000)
-    evaluate: float = Field(0.0, ge=0.0, lt=1.0)
-    min_cell: int = Field(5, ge=1)
+    max_exchanges: int = Field(default=500, ge=1, le=1_000_000)
+    evaluate: float = Field(default=0.0, ge=0.0, lt=1.0)
+    min_cell: int = Field(default=5, ge=1)
     sums: Literal["secure", "open"] = "secure"
     epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
@@ -246,7 +247,7 @@ class Plan(StudySettings):
 
     name: str = "study"
     sites: tuple[str, ...]
-    rows: int | None = Field(None, ge=1)
+    rows: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -406,6 +407,15 @@ class Plan(StudySettings):
             target_scale=scale, evaluate=self.evaluate, client_intercepts=self.client_intercepts,
             limit=SPREAD / 2.0 if private else None, target_limits=goal.range if private else None,
         )  # fmt: skip
+
+
+def sentences(settings: type[BaseModel]) -> dict[str, str]:
+    """Return the first sentence about each setting, from the documentation of its class."""
+    found: dict[str, str] = {}
+    for names, entry in parameter_entries(settings.__doc__ or "").items():
+        sentence = " ".join(entry.partition("\n")[2].split()).split(". ")[0].rstrip(".")
+        found |= dict.fromkeys(names.split(", "), sentence)
+    return found
 
 
 def in_words(error: ValidationError, what: str) -> InvalidInput:

@@ -95,7 +95,7 @@ def allowed(plan: Plan, phase: str) -> bool:
     if survey or plan.incomplete:
         return survey and bool(plan.incomplete) and plan.epsilon is None and not judged
     if plan.epsilon is not None:
-        return name == "noisy"
+        return name == "noisy" and not judged
     if judged or name == "evaluate":
         return plan.evaluate > 0.0 and name in ("sums", "gradient", "train", "evaluate", "scores")
     if name in ("sums", "scores"):

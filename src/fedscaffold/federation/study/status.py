@@ -37,7 +37,7 @@ class StudyStatus(BaseModel):
     Parameters
     ----------
     tolerance
-        The plan's tolerance; None under a privacy budget, since the distance to the pooled model is not known then.
+        The plan's tolerance; None under a privacy budget, as the distance to the pooled model is not known then.
     state
         "running", "finished", "stopped" by an error, or "killed" if the process is gone and could not say why.
     exchanges, seconds_per_exchange
@@ -115,7 +115,7 @@ class StatusBoard:
         self.folder = None if folder is None else Path(folder)
         tolerance = plan.tolerance if plan.epsilon is None else None
         sites = {site: SiteStatus() for site in plan.sites}
-        names = {"name": plan.name, "target": plan.target, "fingerprint": plan.fingerprint}
+        names: Any = {"name": plan.name, "target": plan.target, "fingerprint": plan.fingerprint}
         self.status = StudyStatus(**names, tolerance=tolerance, sites=sites, started=now())
 
     def phase(self, name: str) -> None:
