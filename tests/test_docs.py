@@ -79,6 +79,14 @@ def test_the_reference_lists_every_public_name_of_the_simulator() -> None:
     assert sorted(listed) == sorted(fs.simulation.__all__)
 
 
+def test_every_claim_about_attackers_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "explanation" / "secure-sums.md").read_text()
+    tests = (ROOT / "tests" / "attacks" / "test_studies.py").read_text()
+    named = re.findall(r"`(test_\w+)`", page)
+    assert len(named) >= 15
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
 def test_links_to_files_exist() -> None:
     others = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")]
     for page in [*PAGES, *others, *(ROOT / "examples").glob("**/*.md")]:
