@@ -39,8 +39,8 @@ def minimise(
     """Return argmin f of a convex f, to a gradient whose norm is 1e-12 of the sizes that cancel in it.
 
     Steps are halved until the loss falls; near the end, when rounding hides the fall, full steps are taken as
-    long as the gradient shrinks. `visit` is called with every θ that is tried after the first. Raise NoMinimiser if
-    a Hessian is singular, or if 100 steps do not settle.
+    long as the gradient shrinks. `visit` is called with every θ that is tried after the first. If a Hessian is
+    singular, or if 100 steps do not settle, raise NoMinimiser.
     """
     theta = np.zeros(f.dim)
     gradient = f.gradient(theta)
