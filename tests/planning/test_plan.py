@@ -1,5 +1,6 @@
 """Plans against simulation and a grid search, their explanations and their rejections."""
 
+import math
 import re
 import time
 from typing import Any
@@ -46,19 +47,17 @@ def test_no_grid_point_is_much_cheaper(kind: type[Problem]) -> None:
     problem = mixed(kind, 200, n_clients=5, dim=3)
     target = 0.02 * float(problem.optimum() @ problem.optimum())
     plan = fs.plan(problem, target_mse=target, batch_size=5)
-    best = np.inf
     for local_steps in (1, 4, 16, 64, 256):
+        each = 100.0 + local_steps
+        rounds = min(1000, 3000 // local_steps, math.ceil(plan.cost / 1.3 / each))  # after more it is not cheaper
         for step_size in np.geomspace(0.002, 0.5, 9):
             method = fs.Scaffold(step_size=float(step_size), local_steps=local_steps)
             try:
-                rounds = min(1000, 3000 // local_steps)
                 trace = fs.run(problem, method, rounds=rounds, batch_size=5, repetitions=40)
             except fs.Diverged:
                 continue
             below = np.flatnonzero(trace.mse.mean(axis=0) <= target)
-            if below.size:
-                best = min(best, float(below[0]) * (100.0 + local_steps))
-    assert plan.cost <= 1.3 * best
+            assert not below.size or plan.cost <= 1.3 * float(below[0]) * each
 
 
 def test_costs_and_limits_move_the_plan() -> None:
@@ -331,9 +330,9 @@ def test_a_plan_is_the_same_every_time() -> None:
 
 @pytest.mark.parametrize("mode", ["sharp", "first_order"])
 def test_an_unreachable_target_is_rejected_soon_whatever_the_limits(mode: Any) -> None:
-    problem = mixed(Logistic, 5, n_clients=200, dim=20)
+    problem = mixed(Logistic, 5, n_clients=60, dim=10)
     target = 1e-9 * float(problem.optimum() @ problem.optimum())
     began = time.process_time()
     with pytest.raises(OutOfReach, match="bind"):
         fs.plan(problem, target_mse=target, batch_size=1, max_rounds=20_000, max_local_steps=8192, mode=mode)
-    assert time.process_time() - began < 5.0
+    assert time.process_time() - began < 2.0

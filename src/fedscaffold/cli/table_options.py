@@ -113,15 +113,7 @@ def with_table_options(
     """Replace a command's parameter `table` by options, one for each of the flags, and --set for other settings.
 
     Typer reads the options from the signature. Their help is the first sentence of the setting's documentation.
-
-    Parameters
-    ----------
-    flags
-        Settings of a table that have an option; `TABLE_FLAGS` by default.
-    required
-        Whether the target and the client must be given.
-    more
-        Names that --set takes besides the settings of a table.
+    `required` says whether target and client must be given, `more` what else --set takes.
     """
     named = flags or TABLE_FLAGS
     about = parameter_entries(TableSettings.__doc__ or "")
@@ -158,16 +150,9 @@ def with_table_options(
 def parse_settings(
     texts: Sequence[str] | None, known: Collection[str], taken: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the settings of --set by name, their values as `parse_setting` reads them.
+    """Return the settings of --set NAME=VALUE by name, their values as `parse_setting` reads them.
 
-    Parameters
-    ----------
-    texts
-        NAME=VALUE, each name once.
-    known
-        Names of settings.
-    taken
-        Names of settings that were given as options.
+    Names must be known, each once, and not among those `taken` by options.
     """
     found: dict[str, Any] = {}
     for text in texts or ():

@@ -449,6 +449,35 @@ class TabularProblem(RecordsProblem):
         other._set_data(**{**{name: getattr(self, name) for name in names}, **changes})
         return other
 
+    @abstractmethod
+    def _slopes(self, theta: Array, x: Array, y: Array) -> Array:
+        """Return the losses' derivatives in the margins, times weights, (records,) or (records, vectors)."""
+
+    @one_blas_thread
+    def client_gradients(self, theta: Array) -> Array:
+        """Return ∇f_c(θ), shape (N, dim), the same bits whatever the threads of linear algebra."""
+        rows = [(self._slopes(theta, x, y).T @ x).ravel() / len(y) for x, y in self._clients()]
+        return np.stack(rows) + self.penalty * theta
+
+    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Return the mean gradient at θ over some of a client's records, penalty included."""
+        at = self.offsets[client] + rows
+        x = self.x[at]
+        return (self._slopes(theta, x, self.y[at]).T @ x).ravel() / at.size + self.penalty * theta
+
+    def clipped_gradient(
+        self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
+    ) -> Array:
+        """Return the mean of some records' gradients, each shortened to norm `clip`, plus noise and penalty.
+
+        A record's gradient is the outer product of its slopes and x, whose norm is the product of theirs.
+        """
+        at = self.place(client, rows)
+        x = self.x[at]
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = clipped_slopes(self._slopes(theta, x, self.y[at]), self.lengths[at], clip)
+        return ((slopes.T @ x).ravel() / rows.size + noise) + self.penalty * theta
+
     def record_curvatures(self, x: Array, y: Array) -> Array:
         """Return the bounds κ_i on the Hessians of weighted records' losses in the margins, (records,)."""
         return self.curvature * y[:, WEIGHT]
