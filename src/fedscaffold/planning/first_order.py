@@ -141,14 +141,10 @@ class FirstOrderModel:
                     break
         return best
 
-    def curve(self, gamma: float, H: int, aim: float, most: int) -> Array | None:
-        """Return the error of every round until an aim is reached, or None if `most` rounds do not."""
-        found, variance = [], self.variance(gamma)
-        for square in islice(self.clients.squares(gamma, H), most + 1):
-            found.append(square + variance)
-            if found[-1] <= aim and len(found) > 1:
-                return np.array(found)
-        return None
+    def curve(self, gamma: float, H: int, rounds: int) -> Array:
+        """Return the error of every round, (rounds + 1,)."""
+        squares = islice(self.clients.squares(gamma, H), rounds + 1)
+        return np.fromiter(squares, float) + self.variance(gamma)
 
 
 def first_order_curve(problem: SmoothProblem, method: Method, law: FirstOrderLaw, rounds: int) -> Array:

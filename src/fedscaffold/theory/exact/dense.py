@@ -116,15 +116,22 @@ class Rounds:
         return np.einsum("csij,cs->cij", self.table, start[:, rows, columns])
 
     @cached_property
-    def table(self) -> Array | None:
-        """`gathered` of all symmetric unit matrices, (N, s, d, d), if these are few."""
-        (N, d), p = self.q.slopes.shape, 1 + 2 * self.q.optimum.size
-        rows, columns = np.triu_indices(p)
+    def units(self) -> Array | None:
+        """All symmetric unit matrices of the size of E of (1, θ, ζ_c) squared, (s, 1 + 2d, 1 + 2d), if few."""
+        N, d = self.q.slopes.shape
+        rows, columns = np.triu_indices(1 + 2 * d)
         if rows.size > 100 or N * rows.size * d**2 > 2_000_000:  # then a few rounds take less time than the table
             return None
-        units = np.zeros((rows.size, p, p))
-        units[np.arange(rows.size), rows, columns] = units[np.arange(rows.size), columns, rows] = 1.0
-        return self._gathered(np.broadcast_to(units, (N, *units.shape)))
+        found, every = np.zeros((rows.size, 1 + 2 * d, 1 + 2 * d)), np.arange(rows.size)
+        found[every, rows, columns] = found[every, columns, rows] = 1.0
+        return found
+
+    @cached_property
+    def table(self) -> Array | None:
+        """`gathered` of all unit matrices, (N, s, d, d)."""
+        if self.units is None:
+            return None
+        return self._gathered(np.broadcast_to(self.units, (self.q.weights.size, *self.units.shape)))
 
     def _gathered(self, start: Array) -> Array:
         """Return `gathered` for several laws of the start, (N, b, 1 + 2d, 1 + 2d) → (N, b, d, d)."""
@@ -459,13 +466,13 @@ def _covariance(r: Rounds, mean: Array, free: Array, powers: list[Array]) -> Arr
     if quiet and not r.factors.any():
         return np.zeros_like(given)
     right = free - at_rest if quiet else given / size  # noise that vanishes at rest may grow away from it
-    P = solve(lambda P: P - after(P), right, lambda X: _doubled(powers, X))
+    P = solve(lambda P: P - after(P), right, lambda X: doubled(powers, X))
     if P is None or np.linalg.eigvalsh(P)[0] < -1e-6 * np.trace(P):
         raise no_plateau()
     return np.zeros_like(P) if quiet else size * 0.5 * (P + P.T)
 
 
-def _doubled(powers: list[Array], X: Array) -> Array:
+def doubled(powers: list[Array], X: Array) -> Array:
     """Return Σ_k A^k X A^kᵀ, given A, A², A⁴, ..."""
     for power in powers:
         X = X + power @ X @ power.T

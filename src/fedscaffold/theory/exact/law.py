@@ -1,5 +1,6 @@
 """The exact law of a linear method on quadratic losses: which algorithm computes it, and whether one can."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,19 +144,40 @@ def exact_law(
     if reason is not None:
         raise InvalidInput(f"{reason}; use theory.predict, which measures instead, or fedscaffold.run")
     begin = np.zeros(problem.dim) if theta0 is None else np.asarray(theta0, dtype=np.float64)
-    many = many_clients(problem, method, batches)
-    if many is None or _few(problem, many):
-        return _dense_law(dense_rounds(problem, method, batches), rounds, begin)
-    law, noise = many.plateau()
-    bias, bias_xi = many.resting()
-    curve = None if rounds is None else many.curve(rounds, begin, (law, noise))
+    chosen, _ = _cheapest(problem, method, batches, rounds or 0)
+    if isinstance(chosen, Rounds):
+        return _dense_law(chosen, rounds, begin)
+    law, noise = chosen.plateau()
+    bias, bias_xi = chosen.resting()
+    curve = None if rounds is None else chosen.curve(rounds, begin, (law, noise))
     return ExactLaw(cov_theta=law.cov_theta, bias=bias, bias_xi=bias_xi, curve=curve)
 
 
-def is_quick(problem: Problem, method: Method, batches: Batches) -> bool:
-    """Return whether `exact_law` applies and takes a fraction of a second: Scaffold or FedAvg on few states."""
-    plain = plain_method(method, problem.n_clients) is not None
-    return plain and problem.n_clients * problem.dim <= LARGEST and is_exact(problem, method, batches)
+def is_quick(problem: Problem, method: Method, batches: Batches, rounds: int) -> bool:
+    """Return whether `exact_law` applies and takes about a second; NoPlateau if it is clear that there is none."""
+    if plain_method(method, problem.n_clients) is None or not is_exact(problem, method, batches):
+        return False
+    return _cheapest(problem, method, batches, rounds)[1] <= 1e9
+
+
+def _cheapest(problem: Any, method: Method, batches: Batches, rounds: int) -> tuple[Rounds | ManyClients, float]:
+    """Return the algorithm that takes less time, and about how many nanoseconds.
+
+    A plateau is 20 equations of the form P = APAᵀ + Q, about, which take 25 products of matrices twice over.
+    """
+    N, d, many = problem.n_clients, problem.dim, many_clients(problem, method, batches)
+    if many is not None and many.scaffold and N * d > LARGEST:
+        return many, math.inf
+    r = dense_rounds(problem, method, batches)
+    H, units = int(r.method.steps.max()), 1 if r.units is None else len(r.units)
+    steps = H * (units * _work(problem) + 2e5)  # calls of small products take as long as 2e5 multiplications
+    followed = 1 if r.units is not None else rounds + 20  # how often steps are followed
+    dense = followed * steps + 100.0 * r.size**3 + (rounds + 20) * (2e5 + 0.2 * r.size**3)
+    if many is None:
+        return r, dense
+    states = many.system.c.size * d
+    closed = 100.0 * states**3 + (rounds + 20) * (1e6 + 0.2 * N * states * d**2)
+    return (r, dense) if dense <= closed else (many, closed)
 
 
 def dense_rounds(problem: Any, method: Method, batches: Batches) -> Rounds:
@@ -171,14 +193,6 @@ def many_clients(problem: Any, method: Method, batches: Batches) -> ManyClients 
         return None
     q, factors = quadratic(problem), noise_factors(problem, batches)
     return ManyClients(q, factors, plain.gamma, plain.H, plain.scaffold, problem.weights)
-
-
-def _few(problem: Problem, many: ManyClients) -> bool:
-    """Return whether following every local step takes less than seconds."""
-    N, d = many.q.slopes.shape
-    per_round = many.H * (_work(problem) + 2e5)  # calls of small products take as long as 2e5 multiplications
-    tabulated = d <= 6 and N * d**4 <= 1e6  # see Rounds.table
-    return (not many.scaffold or N * d <= LARGEST) and per_round <= (4e8 if tabulated else 1e7)
 
 
 def _dense_law(r: Rounds, rounds: int | None, theta0: Array) -> ExactLaw:
