@@ -1,7 +1,8 @@
 """How far predictions are off, over random problems at the edges, and whether their standard errors are honest.
 
-`python -m benchmarks.predictions [--quick] [--first SEED] [--count N] [--minutes M]`, slow. Ridge against the exact recursion of `ridge_moments`;
-logistic regression against the simulations of `simulated_errors`.
+`python -m benchmarks.predictions [--quick] [--first SEED] [--count N] [--minutes M]`, slow.
+Ridge against the exact recursion of `ridge_moments`; logistic regression against the simulations of
+`simulated_errors`.
 """
 
 import json

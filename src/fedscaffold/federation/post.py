@@ -186,7 +186,9 @@ def answer_post(
             try:
                 _write(reply, signed)
                 busy = True
-            except InvalidInput as error:  # a share may be away for a while; asked again, the site answers the same
+            except (
+                InvalidInput
+            ) as error:  # a share may be away for a while; asked again, the site answers the same
                 LOG.warning("%s; trying again", error)
         pause = POLL if busy else min(1.05 * pause, LONGEST_POLL)
         if not done():

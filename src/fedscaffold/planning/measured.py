@@ -164,7 +164,9 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> "M
             blocks.add(theta)
             over = clock() - begin > seconds and round >= 4
             return over or (
-                blocks.can_be_judged and round >= settling and MeasuredPlateau(blocks, settling).is_enough(accuracy)
+                blocks.can_be_judged
+                and round >= settling
+                and MeasuredPlateau(blocks, settling).is_enough(accuracy)
             )
 
         subject.follow(
@@ -291,11 +293,20 @@ def _error_of_mean(samples: Array) -> float:
 
 
 class Curve(NamedTuple):
-    """Mean squared errors of rounds 0, 1, ..., their standard errors, and the first rounds that averages leave out."""
+    """Mean squared errors of rounds 0, 1, ..., their standard errors, and how many rounds averages leave out."""
 
     errors: Array
     spread: Array
     after: list[int] | None = None
+
+    def first(self, aim: float) -> int | None:
+        """Return the first round after the start at an aim."""
+        below = np.flatnonzero(self.errors[1:] <= aim)
+        return int(below[0]) + 1 if below.size else None
+
+    def until(self, T: int) -> "Curve":
+        """Return the first T rounds."""
+        return Curve(self.errors[: T + 1], self.spread[: T + 1], self.after)
 
 
 class Meter:
@@ -344,19 +355,8 @@ def measured_curve(
 ) -> Curve:
     """Measure E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0, or of averages, by independent repetitions.
 
-    Parameters
-    ----------
-    subject, rounds, averaged
-        The run, and whether averages of iterates are measured.
-    work
-        Local steps of the first repetitions; later ones double them, up to ten times as many.
-    enough
-        Whether a curve of a number of repetitions is precise enough, or has taken long enough.
-
-    Raises
-    ------
-    Diverged
-        If θ grows beyond all bounds.
+    The first repetitions take about `work` local steps; later ones double them, up to ten times as many, until
+    `enough` of the curve and the number of repetitions. Diverged is raised if θ grows beyond all bounds.
     """
     meter = Meter(subject.optimum, averaged=averaged)
     repetitions = subject.repetitions(work / rounds, 2, 1024) if subject.is_random() else 1

@@ -58,26 +58,20 @@ METHODS = tuple(VARIANTS)
 
 @overload
 def plan(
-    problem: Problem,
-    *,
-    target_mse: float | None = None,
-    batch_size: int | None = None,
-    mode: Aim = "sharp",
-    methods: str | Sequence[str] | None = None,
-    max_local_steps: int | None = None,
-    max_rounds: int | None = None,
-    round_cost: float = ROUND_COST,
-    gradient_cost: float = GRADIENT_COST,
-    sampling: Sampling | None = None,
-    optimum: ArrayLike | None = None,
-    progress: Progress = None,
-    epsilon: float | None = None,
+    problem: Problem, *, target_mse: float | None = None, batch_size: int | None = None, mode: Aim = "sharp",
+    methods: str | Sequence[str] | None = None, max_local_steps: int | None = None, max_rounds: int | None = None,
+    round_cost: float = ROUND_COST, gradient_cost: float = GRADIENT_COST, sampling: Sampling | None = None,
+    optimum: ArrayLike | None = None, progress: Progress = None, epsilon: float | None = None,
     delta: float | None = None,
-) -> Plan: ...
+) -> Plan: ...  # fmt: skip
 
 
 @overload
-def plan(problem: Problem, *, epsilon: Sequence[float], delta: float, **options: Any) -> Plans: ...
+def plan(
+    problem: Problem, *, epsilon: Sequence[float], delta: float, batch_size: int | None = None,
+    max_local_steps: int | None = None, max_rounds: int | None = None, sampling: Sampling | None = None,
+    optimum: ArrayLike | None = None, progress: Progress = None,
+) -> Plans: ...  # fmt: skip
 
 
 @suggest_names
@@ -307,8 +301,8 @@ def _private(
     for k, budget in enumerate(sorted(set(budgets))):
         at = search.best(budget, at)
         (method, (errors, spread, _), _), privacy = search.verified(budget, at)
-        T = errors.size - 1
-        gradients = T * method.local_steps
+        H, T = search.rounded(at)
+        gradients = H * T
         found[budget] = Plan(
             mode="private", method=method, rounds=T, batch_size=batches.size, sampling=batches.sampling,
             privacy=privacy, target_mse=None, predicted_mse=float(errors[T]), how="measured",
@@ -372,8 +366,8 @@ def _planned(request: Request, name: str, begin: Outcome, most_cost: float) -> P
         raise OutOfReach(
             f"a squared error of {request.target:g} was not reached{limit}; the nearest was {nearest:.3g}"
         )
-    best = min(settled, key=lambda one: one.rounds * request.cost(one.method))
-    T, (errors, spread, after) = best.rounds, best.curve
+    best = min(settled, key=lambda one: (one.curve.errors.size - 1) * request.cost(one.method))
+    T, (errors, spread, after) = best.curve.errors.size - 1, best.curve
     return _plan(
         request, "sharp", best.method, T, name=name, how="measured" if best.law is None else "exact", curve=errors,
         after=None if after is None else after[T], predicted_mse=float(errors[T]), standard_error=float(spread[T]),
@@ -411,20 +405,16 @@ def _out_of_reach(request: Request, model: Any, aim: float) -> OutOfReach:
     T, H = request.most_rounds, request.most_local_steps
     needed = {steps: model.fewest_rounds(aim, steps) for steps in (H << k for k in range(11))}
     rounds, steps = max(needed[H], T), next((steps for steps, count in needed.items() if count <= T), None)
-    more_rounds, both = rounds <= 64 * T, needed[H << 10]
-    if more_rounds and steps is not None:
-        why = (
-            "the two limits bind together, and lifting either is enough; allow about "
-            f"{about(rounds)} rounds, or about {about(steps)} local steps"
-        )
-    elif more_rounds:
-        why = f"the rounds bind, and more local steps would not help; allow about {about(rounds)} rounds"
-    elif steps is not None:
-        why = f"the local steps bind; allow about {about(steps)} local steps"
-    elif both <= 64 * T:
-        why = f"both limits bind; allow about {about(both)} rounds and {H << 10:,} local steps"
-    else:
-        why = "noise binds; allow larger batches, or a larger error"
+    lifted = [f"about {about(rounds)} rounds"] if rounds <= 64 * T else []
+    if steps is not None:
+        lifted.append(f"about {about(steps)} local steps")
+    if not lifted and needed[H << 10] <= 64 * T:
+        lifted.append(f"about {about(needed[H << 10])} rounds and {H << 10:,} local steps")
+    why = (
+        f"the limits bind; allow {', or '.join(lifted)}"
+        if lifted
+        else "noise binds; allow larger batches or errors"
+    )
     return OutOfReach(
         f"a squared error of {request.target:g} is out of reach within {T:,} rounds of {H:,} local steps: {why}"
     )

@@ -13,8 +13,8 @@ from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.planning.first_order import first_order_curve
 from fedscaffold.planning import measured
+from fedscaffold.planning.first_order import first_order_curve
 from fedscaffold.planning.measured import Curve, Subject, measured_curve, measured_plateau
 from fedscaffold.theory.exact import exact_law, is_exact
 from fedscaffold.theory.expansion import first_order_law
@@ -206,7 +206,7 @@ def predict(
         if privacy is not None:
             raise InvalidInput("the first-order law does not cover clipping and noise; leave how out to measure")
         law: Any = first_order_law(smooth, method, batches)
-        curve = None if rounds is None else first_order_curve(smooth, method, law, rounds)
+        curve = None if rounds is None else first_order_curve(smooth, method, batches, law, rounds)
         return _of_law(how, law, curve)
     if how != "measured" and is_exact(smooth, method, batches, privacy):
         law = exact_law(smooth, method, batches, rounds=rounds)

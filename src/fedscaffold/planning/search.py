@@ -1,7 +1,7 @@
 """The search behind plans: look at settings by short simulations, move by factors, verify the best once.
 
-`descend` halves and doubles settings, then takes smaller factors, for as long as that helps; `Request` says what a
-setting is worth if a target is to be reached, `Budget` if a privacy budget is to be spent, and both verify the best.
+`descend` halves and doubles settings, then takes smaller factors, for as long as that helps. `Request` values
+settings that are to reach a target, `Budget` settings that are to spend a privacy budget; both verify the best.
 """
 
 import math
@@ -38,18 +38,8 @@ def descend(
 ) -> Settings:  # fmt: skip
     """Return the best settings that moves by factors lead to: every setting s becomes s · factor^move.
 
-    Parameters
-    ----------
-    ask
-        Value of settings; asked once for each.
-    start, moves
-        Where to begin, and exponents of the factor, one for each setting.
-    factors
-        First factor, second, ...; each as long as it helps.
-    most
-        How often to ask at most.
-    gain
-        The second number of a value must fall to this share of itself, as values are noisy.
+    The first factor is taken as long as it helps, then the second, ..., and at most `most` settings are asked
+    for. The second number of a value must fall to a share `gain` of itself, as values are noisy.
     """
     known: dict[Settings, Value] = {}
 
@@ -97,21 +87,6 @@ class Verified(NamedTuple):
     method: Method
     curve: Curve
     law: ExactLaw | None = None
-
-    @property
-    def rounds(self) -> int:
-        """T."""
-        return self.curve.errors.size - 1
-
-    def first(self, aim: float) -> int | None:
-        """Return the first round at an aim."""
-        below = np.flatnonzero(self.curve.errors[1:] <= aim)
-        return int(below[0]) + 1 if below.size else None
-
-    def until(self, T: int) -> "Verified":
-        """Return the first T rounds."""
-        errors, spread, after = self.curve
-        return self._replace(curve=Curve(errors[: T + 1], spread[: T + 1], after))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,15 +178,10 @@ class Request:
         return Outcome(gamma, H, T, T * each, smooth[-1])
 
     def settled(self, make: Make, best: Outcome, *, averaged: bool) -> Verified:
-        """Verify settings, and return their rounds up to the first at the aim.
+        """Verify settings, and return their rounds up to the first at the aim; raise OutOfReach if there is none.
 
         If the aim is not reached after all, γ is made smaller, or more rounds are looked at. Of step sizes that
         reach it in as many rounds, small ones are safer.
-
-        Raises
-        ------
-        OutOfReach
-            If that does not help within the limits.
         """
         assert best.rounds is not None
         gamma, rounds = best.gamma, float(best.rounds)
@@ -219,7 +189,7 @@ class Request:
             most, falls = min(self.most_rounds, math.ceil(1.3 * rounds) + 1), False
             try:
                 found = self._verified(make(gamma, best.H), most, averaged=averaged)
-                T = found.first(self.aim)
+                T = found.curve.first(self.aim)
                 while T is not None and found.curve.errors[T] < 0.6 * self.target:
                     gamma *= 0.8
                     slower = self._verified(make(gamma, best.H), T, averaged=averaged)
@@ -227,7 +197,7 @@ class Request:
                         break
                     found = slower
                 if T is not None:
-                    return found.until(T)
+                    return found._replace(curve=found.curve.until(T))
                 falls = bool(found.curve.errors[-1] < 0.9 * found.curve.errors[most // 2])
             except Diverged:
                 pass
@@ -249,13 +219,11 @@ class Request:
         subject = Subject(self.problem, method, self.batches, self.optimum)
 
         def enough(curve: Curve, repetitions: int) -> bool:
-            T = Verified(method, curve).first(self.aim) or rounds
+            T = curve.first(self.aim) or rounds
             spent = repetitions * rounds * subject.work
             return bool(curve.spread[T] <= ACCURACY * curve.errors[T]) or spent > 30 * WORK
 
-        return Verified(
-            method, measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged)
-        )
+        return Verified(method, measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged))
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,7 +288,10 @@ class Budget:
         def ask(at: Settings) -> Value:
             clip, H, T = at[0], *self.rounded(at)
             noise = self.about(epsilon, H * T) * (share if self.batches.size is None else 1.0)
-            method, privacy = Scaffold(step_size=at[1], local_steps=H), RecordLevel(clip=clip, noise_multiplier=noise)
+            method, privacy = (
+                Scaffold(step_size=at[1], local_steps=H),
+                RecordLevel(clip=clip, noise_multiplier=noise),
+            )
             subject, meter = Subject(few, method, self.batches, optimum, privacy), Meter(optimum, averaged=False)
             try:
                 subject.follow(meter.add, rounds=T, repetitions=subject.repetitions(2.5 * WORK / T, 8, 128))

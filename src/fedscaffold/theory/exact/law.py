@@ -28,38 +28,17 @@ from fedscaffold.theory.exact.quadratic import (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExactLaw:
-    """Mean and covariance of the stationary law, and E‖θ_t − θ*‖² of the rounds that lead there.
+    """Mean and covariance of the stationary law, and E‖θ_t − θ*‖² of the rounds that lead there."""
 
-    Attributes
-    ----------
-    cov_theta
-        Cov θ on the plateau, (d, d).
-    bias
-        E θ − θ* on the plateau, (d,).
-    bias_xi
-        E ξ_c − ξ*_c on the plateau, (N, d), with ξ*_c = −∇f_c(θ*).
-    curve
-        E‖θ_t − θ*‖² for t = 0, ..., rounds, (rounds + 1,); None if no rounds were given.
-    """
-
-    cov_theta: Array
-    bias: Array
-    bias_xi: Array
-    curve: Array | None
+    cov_theta: Array  # Cov θ on the plateau, (d, d)
+    bias: Array  # E θ − θ* on the plateau, (d,)
+    curve: Array | None  # (rounds + 1,), if rounds were given
 
 
 def is_exact(problem: Problem, method: Method, batches: Batches, privacy: Privacy | None = None) -> bool:
     """Return whether `exact_law` applies: quadratic losses, a linear method, and at most minutes of work.
 
-    Parameters
-    ----------
-    problem, method, batches, privacy
-        As in `exact_law`.
-
-    Returns
-    -------
-    bool
-        False for clipped gradients or messages, which are not linear in the model.
+    Clipped gradients and messages are not linear in the model.
     """
     return _why_not(problem, method, batches, privacy) is None
 
@@ -81,9 +60,8 @@ def _why_not(problem: Problem, method: Method, batches: Batches, privacy: Privac
     except InvalidInput as error:
         return str(error)
     size = 1 + (linear.n_server + linear.n_client * N) * d
-    if linear.n_client > 1 and linear.participants < N:
-        return "cohorts have an exact law only if clients keep at most one vector"
-    states = linear.n_client * N * d <= LARGEST and linear.steps.size * size**3 <= 5e9 * max(1, N)
+    kinds = math.comb(N, linear.participants) * (1 if linear.probabilities is None else linear.steps.size)
+    states = linear.n_client * N * d <= LARGEST and kinds * size**2 <= 4e7 and kinds * size**3 <= 5e9
     if not (states and int(linear.steps.max()) * work <= 1e9):  # about ten seconds
         return f"an exact law of {method.kind} with {N:,} clients and {d:,} features would take too long"
     return None
@@ -114,23 +92,10 @@ def exact_law(
 
     Parameters
     ----------
-    problem
-        Ridge regression on tables or streams, linear stochastic approximation, or TD learning.
-    method
-        A method whose server and clients combine models linearly.
-    batches
-        How local steps pick their records.
-    rounds
-        If given, also compute the curve of this many rounds.
-    theta0
-        Start of the curve, (d,); 0 by default.
-    privacy
-        None; clipping is not linear.
-
-    Returns
-    -------
-    ExactLaw
-        The law.
+    problem, method, batches, privacy
+        A problem and a run for which `is_exact` is true.
+    rounds, theta0
+        If given, also compute the curve of this many rounds from a start, (d,); 0 by default.
 
     Raises
     ------
@@ -148,9 +113,8 @@ def exact_law(
     if isinstance(chosen, Rounds):
         return _dense_law(chosen, rounds, begin)
     law, noise = chosen.plateau()
-    bias, bias_xi = chosen.resting()
     curve = None if rounds is None else chosen.curve(rounds, begin, (law, noise))
-    return ExactLaw(cov_theta=law.cov_theta, bias=bias, bias_xi=bias_xi, curve=curve)
+    return ExactLaw(cov_theta=law.cov_theta, bias=chosen.resting()[0], curve=curve)
 
 
 def is_quick(problem: Problem, method: Method, batches: Batches, rounds: int) -> bool:
@@ -206,7 +170,7 @@ def _dense_law(r: Rounds, rounds: int | None, theta0: Array) -> ExactLaw:
             left = max(np.abs(second[1:, 1:] - law.cov[1:, 1:]).max(), np.square(second[0, 1:]).max())
             if left <= 1e-14 * np.abs(cov).max():
                 break
-    return ExactLaw(cov_theta=cov, bias=bias, bias_xi=r.corrections(law.mean), curve=curve)
+    return ExactLaw(cov_theta=cov, bias=bias, curve=curve)
 
 
 def error_interval(bias: Array, cov_theta: Array, level: float = 0.9) -> tuple[float, float]:

@@ -98,24 +98,14 @@ class Law:
 
 @dataclass(frozen=True, eq=False)
 class ManyClients:
-    """Scaffold (or FedAvg) with all clients and one number of local steps.
-
-    Attributes
-    ----------
-    q, factors
-        The problem at θ*, and the variance of each client's batch mean over that of one record, (N,).
-    gamma, H, scaffold
-        γ, H, and whether clients keep control variates.
-    own
-        Weight of a client's noise in the mean, w_c; less if it stands for many clients, (N,).
-    """
+    """Scaffold (or FedAvg) with all clients and one number of local steps."""
 
     q: Quadratic
-    factors: Array
+    factors: Array  # variance of each client's batch mean over that of one record, (N,)
     gamma: float
     H: int
-    scaffold: bool
-    own: Array
+    scaffold: bool  # whether clients keep control variates
+    own: Array  # weight of a client's noise in the mean, w_c; less if it stands for many clients, (N,)
 
     @cached_property
     def tolerance(self) -> float:
