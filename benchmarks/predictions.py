@@ -135,7 +135,8 @@ def main() -> None:
         "four for the furthest of 30 rounds of a curve). Plateaus that simulations do not reach at an affordable "
         "cost are not compared."
     )
-    measured.save("predictions", figures, options, note=note)
+    command = f"python -m benchmarks.predictions --first {options.first} --count {options.count}"
+    measured.save("predictions", figures, options, note=note, command=command)
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ def _certified(request: Request) -> Plan:
 def _first_order(request: Request) -> Plan:
     """Return the plan of the first-order model alone; it aims a fifth below the target, as it is a rough one."""
     model, aim = FirstOrderModel.of(request.problem, request.batches, request.optimum), 0.8 * request.target
-    gamma, H, T = _proposed(request, model, aim, request.most_rounds)
+    gamma, H, T = _proposed(request, model, aim)
     curve = model.curve(gamma, H, T)
     quadratic = is_quadratic(request.problem)
     return _plan(
@@ -268,15 +268,18 @@ def _first_order(request: Request) -> Plan:
 
 
 @one_blas_thread
-def _proposed(request: Request, model: FirstOrderModel, aim: float, most_rounds: int) -> tuple[float, int, int]:
-    """Return the first-order model's γ, H and T; raise OutOfReach if there are none."""
-    found = model.propose(
-        aim, most_local_steps=request.most_local_steps, most_rounds=most_rounds,
-        cost=lambda rounds, H: rounds * (request.round_cost + H * request.gradient_cost),
-    )  # fmt: skip
-    if found is None:
-        raise _out_of_reach(request, model, aim)
-    return found
+def _proposed(
+    request: Request, model: FirstOrderModel, aim: float, spare: Sequence[int] = (1,)
+) -> tuple[float, int, int]:
+    """Return the first-order model's γ, H and T within multiples of the largest T; raise OutOfReach if none."""
+    for times in spare:
+        found = model.propose(
+            aim, most_local_steps=request.most_local_steps, most_rounds=times * request.most_rounds,
+            cost=lambda rounds, H: rounds * (request.round_cost + H * request.gradient_cost),
+        )  # fmt: skip
+        if found is not None:
+            return found
+    raise _out_of_reach(request, model, aim)
 
 
 def _private(
@@ -325,10 +328,7 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
     model, settings = None, (0.3 / problem.smoothness(request.batches), min(32, request.most_local_steps), 100)
     if isinstance(problem, HasNoiseAlong) and problem.dim <= 1000:
         model = one_blas_thread(FirstOrderModel.of)(problem, request.batches, request.optimum)
-        try:
-            settings = _proposed(request, model, request.aim, request.most_rounds)
-        except OutOfReach:  # with spare rounds, as the model is a rough one
-            settings = _proposed(request, model, request.aim, 4 * request.most_rounds)
+        settings = _proposed(request, model, request.aim, spare=(1, 4))  # rounds, as the model is a rough one
     begin, most_cost = Outcome(*settings, math.inf, 0.0), math.inf
     plans: list[Plan] = []
     rejected: dict[str, str] = {}
