@@ -145,7 +145,7 @@ class Glm(TabularProblem, ABC):
         """Return ∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
         matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
         rows = [
-            (of_records(self.d3, x @ theta, y) * np.einsum("ij,jk,ik->i", x, m, x, optimize=True)) @ x / len(y)
+            (of_records(self.d3, x @ theta, y) * np.einsum("ij,ij->i", x @ m, x)) @ x / len(y)
             for (x, y), m in zip(self._clients(), matrices, strict=True)
         ]
         return np.stack(rows)
