@@ -5,7 +5,7 @@ from fedscaffold.models.compare import ModelComparison, ModelScore
 from fedscaffold.models.fit import Fit, fit
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import FitSettings
-from fedscaffold.models.private.fit import PrivateFit
+from fedscaffold.models.private import PrivateFit
 
 __all__ = ["Fit", "FitSettings", "Model", "ModelComparison", "ModelScore", "PrivateFit", "fit", "open_problem"]
 

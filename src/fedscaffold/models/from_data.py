@@ -15,7 +15,7 @@ from fedscaffold.data.tables import frame_source, pick_all
 from fedscaffold.inference.closing import Dispersion
 from fedscaffold.models.fit import Fit, run_fit
 from fedscaffold.models.planning.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
-from fedscaffold.models.private.fit import PrivateFit, private_fit
+from fedscaffold.models.private import PrivateFit, private_fit
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
 
@@ -46,7 +46,6 @@ class PrivateKeywords(TypedDict, total=False):
     bounds: Required[Mapping[str, Sequence[Any]]]
     categorical: Sequence[str]
     step_size: float | None
-    local_steps: int | None
     rounds: int | None
     progress: Progress
 
@@ -105,8 +104,8 @@ def fit(
     epsilon
         ε of a privacy budget of every row. Gradients of rows are then clipped and every step gets noise from the
         operating system's generator; the columns are coded by `bounds`, there are no Newton steps, standard errors
-        or comparisons, and of the other options only `kind`, `l2`, `categorical`, `step_size`, `local_steps`,
-        `rounds` and `progress` can be given. Unless `kind` is given, a target with a range makes it ridge, one
+        or comparisons, and of the other options only `kind`, `l2`, `categorical`, `step_size`, `rounds` and
+        `progress` can be given. Unless `kind` is given, a target with a range makes it ridge, one
         with values logistic.
     delta
         δ of the budget, below one over the rows of every client; a tenth of that for the largest unless given.
@@ -136,15 +135,15 @@ def fit(
             {
                 "tolerance": tolerance, "close": close, "batch_size": batch_size, "seed": seed,
                 "client_intercepts": client_intercepts, "dispersion": dispersion, "checkpoint": checkpoint,
-                **settings,
+                "local_steps": local_steps, **settings,
             },
             {
                 "tolerance": TOLERANCE, "close": True, "batch_size": "auto", "seed": 0, "client_intercepts": False,
-                "dispersion": None, "checkpoint": None, **allowed,
+                "dispersion": None, "checkpoint": None, "local_steps": None, **allowed,
             },
         )  # fmt: skip
         budget = PrivacySettings(
-            epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, local_steps=local_steps, rounds=rounds
+            epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, rounds=rounds
         )
         categorical = settings.get("categorical", ())
         known = Bounds.parse(bounds, target=target, kind=settings.get("kind"), categorical=categorical)

@@ -196,6 +196,12 @@ class Glm(TabularProblem, ABC):
         x, y = self.x[at], self.y[at]
         return of_records(self.d1, x @ theta, y) @ x / at.size + self.penalty * theta
 
+    def gradients_of_rows(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Return the gradients of some records of any client, without penalty, (records, dim)."""
+        x = self.x[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return of_records(self.d1, x @ theta, self.y[rows])[:, None] * x
+
     def clipped_gradient(
         self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
     ) -> Array:

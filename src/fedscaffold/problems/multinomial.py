@@ -164,6 +164,12 @@ class Multinomial(TabularProblem):
             self._slopes(theta, self.x[at], self.y[at]).T @ self.x[at]
         ).ravel() / at.size + self.penalty * theta
 
+    def gradients_of_rows(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Return the gradients of some records of any client, without penalty, (records, dim)."""
+        x = self.x[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (self._slopes(theta, x, self.y[rows])[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+
     def clipped_gradient(
         self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
     ) -> Array:

@@ -11,14 +11,16 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import Summary
-from fedscaffold.models.private.fit import run_privately
-from fedscaffold.models.private.planned import public_plan
+from fedscaffold.models.private import run_privately
+from fedscaffold.privacy.plan import public_plan
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
 from fedscaffold.sklearn.base import Federated, dense
 from fedscaffold.sklearn.scale import Scale
 
-WITHOUT = ("standardize", "batch_size", "tolerance", "close", "dispersion", "warm_start", "random_state")
+WITHOUT = (
+    "standardize", "batch_size", "tolerance", "close", "dispersion", "warm_start", "random_state", "local_steps",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -61,10 +63,7 @@ class PrivateFederated(Federated):
         for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
             if getattr(self, name) is None:
                 raise InvalidInput(f"epsilon requires {name}=..., the public {what}")
-        fixed = {
-            name: None if getattr(self, name) == "auto" else getattr(self, name)
-            for name in ("step_size", "local_steps", "rounds")
-        }
+        fixed = {name: getattr(self, name) for name in ("step_size", "rounds") if getattr(self, name) != "auto"}
         whole_number("min_rows", self.min_rows, least=1)
         return PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip, **fixed)
 

@@ -20,14 +20,14 @@ from fedscaffold.data.public import Bounds
 from fedscaffold.data.tables import pick_all
 from fedscaffold.models import folder
 from fedscaffold.models.planning.planned import TOLERANCE
-from fedscaffold.models.private.fit import private_fit
+from fedscaffold.models.private import private_fit
 from fedscaffold.models.report import FitReport
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.reports.page import fmt
 
 PRIVACY = "privacy.txt"
 PRIVATE = {
-    "data", "target", "client", "out", "kind", "l2", "categorical", "step_size", "local_steps", "rounds",
+    "data", "target", "client", "out", "kind", "l2", "categorical", "step_size", "rounds",
     "epsilon", "delta", "clip", "bounds", "overwrite", "delimiter", "decimal", "encoding", "settings",
 }  # fmt: skip
 EXAMPLES = (
