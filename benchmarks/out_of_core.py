@@ -87,7 +87,7 @@ def limited(file: Path, folder: Path, limit: int, local_steps: list[int]) -> dic
     """In this process: convert the table and run on it under a limit."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     started = time.perf_counter()
-    problem = fs.data.from_parquet(file, cache_dir=folder, **OPTIONS)
+    problem = fs.data.from_file(file, cache_dir=folder, **OPTIONS)
     found: dict[str, Any] = {"convert_seconds": time.perf_counter() - started}
     found["convert_peak_mib"] = memory("VmHWM") / 2**20
     for H in local_steps:
@@ -99,8 +99,8 @@ def limited(file: Path, folder: Path, limit: int, local_steps: list[int]) -> dic
 
 def timed(file: Path, folder: Path, local_steps: list[int], repeats: int) -> dict[str, Any]:
     """In this process: nanoseconds in memory, from the file, and from the file when it is not in the cache."""
-    held = fs.data.from_parquet(file, **OPTIONS)
-    mapped = fs.data.from_parquet(file, cache_dir=folder, **OPTIONS)
+    held = fs.data.from_file(file, **OPTIONS)
+    mapped = fs.data.from_file(file, cache_dir=folder, **OPTIONS)
     nanoseconds(held.subset(range(2)), 1, lambda: None)  # compiles
     found: dict[str, Any] = {}
     for H in local_steps:

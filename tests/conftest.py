@@ -2,6 +2,7 @@
 
 import os
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,15 @@ settings.register_profile("fixed", deadline=None, derandomize=True, database=Non
 settings.load_profile("fixed")
 
 
+SOURCE = Path(__file__).parents[1] / "src" / "fedscaffold"
+
+
 def pytest_configure() -> None:
-    """End at once if the compiled library is older than its source, which the tests would not see."""
-    folder = Path(__file__).parents[1] / "src" / "fedscaffold" / "engines" / "native"
+    """End at once if the tests would not see this source: another checkout's, or a library compiled before it."""
+    found = find_spec("fedscaffold")
+    if found is None or found.origin is None or Path(found.origin).parent.resolve() != SOURCE.resolve():
+        raise pytest.UsageError(f"fedscaffold is imported from {found and found.origin}, not from {SOURCE}")
+    folder = SOURCE / "engines" / "native"
     built = [path.stat().st_mtime for path in folder.glob("kernel.native.*")]
     source = max(path.stat().st_mtime for path in folder.iterdir() if path.suffix in (".c", ".cpp", ".h"))
     if built and max(built) < source:

@@ -103,7 +103,7 @@ def test_a_reader_s_own_words_are_tamed(tmp_path: Path) -> None:
     """pyarrow's text holds the row that it could not read."""
     (tmp_path / "t.csv").write_text("a,b\n1,2\n" + "\0," * 3000 + "\n")
     with pytest.raises(fs.InvalidInput, match="cannot read") as refused:
-        fs.data.from_csv(tmp_path / "t.csv", target="a", client="b")
+        fs.data.from_file(tmp_path / "t.csv", target="a", client="b")
     assert "\0" not in str(refused.value)
     assert len(str(refused.value)) < 1000
 

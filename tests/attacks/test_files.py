@@ -46,7 +46,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
         return repr(found), found.theta.tobytes(), found.mse.tobytes(), found.control_variates.tobytes()
 
     def records() -> Any:
-        problem = fs.data.from_parquet(
+        problem = fs.data.from_file(
             folder / "table.parquet", target="y", client="site", cache_dir=folder / "records"
         )
         return problem.fingerprint(), problem.client_names, problem.encoding

@@ -1,12 +1,14 @@
-"""Communications against the condition number."""
+"""Figures of the methods' pages, and communications against the condition number."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.method_figures import Scaling, proxskip_scaling
+from benchmarks.method_figures import FIGURES, Scaling, proxskip_scaling
 from fedscaffold import Scaffold, run
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.paper.methods import conditioned
+from fedscaffold.problems.paper import conditioned
 
 
 @pytest.mark.parametrize("condition", [10.0, 1000.0])
@@ -44,3 +46,22 @@ def test_proxskip_needs_the_square_root() -> None:
 @pytest.mark.slow
 def test_proxskip_needs_the_square_root_up_to_ten_thousand() -> None:
     check(proxskip_scaling())
+
+
+def test_a_figure_is_drawn(tmp_path: Path) -> None:
+    FIGURES["fedavg"]([tmp_path / "fedavg.png"])
+    assert (tmp_path / "fedavg.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["participation", "two-sided", "fedlin"])
+def test_further_figures_are_drawn(tmp_path: Path, name: str) -> None:
+    FIGURES[name]([tmp_path / "figure.png"])
+    assert (tmp_path / "figure.png").is_file()
+
+
+def test_every_figure_is_in_the_documentation() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    pages = "".join(page.read_text() for page in (docs / "explanation" / "methods").glob("*.md"))
+    for name in FIGURES:
+        assert f"images/methods/{name}.png" in pages

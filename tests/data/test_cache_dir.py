@@ -17,7 +17,7 @@ import pytest
 from fedscaffold import InvalidInput
 from fedscaffold.core.errors import InUse
 from fedscaffold.core.machine import in_file
-from fedscaffold.data import from_frame, from_parquet, on_disk
+from fedscaffold.data import from_file, from_frame, on_disk
 from tests.data.test_files import OPTIONS, holed
 from tests.hospitals import wine
 
@@ -32,7 +32,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def converted(table: Path, **options: Any) -> Any:
-    return from_parquet(table, cache_dir=table.parent / "records", **{**OPTIONS, **options})
+    return from_file(table, cache_dir=table.parent / "records", **{**OPTIONS, **options})
 
 
 @pytest.mark.parametrize("piece", [on_disk.PIECE, 8 * 1000, 8 * 60])
@@ -57,12 +57,12 @@ def test_classes(tmp_path: Path) -> None:
     frame = wine()
     frame.to_parquet(tmp_path / "t.parquet")
     options: dict[str, Any] = {"target": "target", "client": "hospital", "kind": "logistic"}
-    problem = from_parquet(tmp_path / "t.parquet", cache_dir=tmp_path / "r", **options)
+    problem = from_file(tmp_path / "t.parquet", cache_dir=tmp_path / "r", **options)
     assert problem.kind == "multinomial"
     assert problem.fingerprint() == from_frame(frame, **options).fingerprint()
     two = frame[frame.target < 2]
     two.to_parquet(tmp_path / "two.parquet")
-    problem = from_parquet(tmp_path / "two.parquet", cache_dir=tmp_path / "r2", **options)
+    problem = from_file(tmp_path / "two.parquet", cache_dir=tmp_path / "r2", **options)
     assert problem.classes == (0, 1)
     assert problem.fingerprint() == from_frame(two, **options).fingerprint()
 
@@ -95,7 +95,7 @@ def test_another_table_or_other_options_are_refused(table: Path) -> None:
     with pytest.raises(
         InvalidInput, match=r"holds the records of another table, t\.parquet; choose another folder"
     ):
-        from_parquet(other, cache_dir=folder, **OPTIONS)
+        from_file(other, cache_dir=folder, **OPTIONS)
     os.utime(table, ns=(1, 1))
     with pytest.raises(InvalidInput, match=r"t\.parquet has changed since its records were written"):
         converted(table)
@@ -117,7 +117,7 @@ def test_bad_folders(table: Path) -> None:
     (folder / "x.npy").unlink()
     converted(table)  # into a folder that is there and empty
     with pytest.raises(InvalidInput, match="max_bytes_in_memory"):
-        from_parquet(table, cache_dir=folder, max_bytes_in_memory=-1, **OPTIONS)
+        from_file(table, cache_dir=folder, max_bytes_in_memory=-1, **OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_bad_values_are_refused_and_leave_nothing(table: Path) -> None:
 
 KILLED = """
 import os, sys
-from fedscaffold.data import from_parquet
+from fedscaffold.data import from_file
 from tests.data.test_files import OPTIONS
 
 def slow(handle):
@@ -184,7 +184,7 @@ def slow(handle):
     sys.stdin.read()
 
 os.fsync = slow
-from_parquet(sys.argv[1], cache_dir=sys.argv[2], **OPTIONS)
+from_file(sys.argv[1], cache_dir=sys.argv[2], **OPTIONS)
 """
 
 
@@ -232,7 +232,7 @@ def test_a_table_that_changes_while_it_is_converted(table: Path, monkeypatch: py
 
 
 def test_small_tables_stay_in_memory_if_asked(table: Path) -> None:
-    size = from_parquet(table, **OPTIONS).x.nbytes
+    size = from_file(table, **OPTIONS).x.nbytes
     assert not in_file(converted(table, max_bytes_in_memory=2 * size).x)
     assert not (table.parent / "records").exists()
     assert in_file(converted(table, max_bytes_in_memory=size).x)  # which leaves no room for the targets
@@ -249,22 +249,22 @@ def test_several_files(table: Path, tmp_path: Path) -> None:
     expected = from_frame(frame, **OPTIONS).fingerprint()
     files = sorted(folder.glob("*.parquet"))
     assert len(files) > 2
-    assert from_parquet(folder, **OPTIONS).fingerprint() == expected
-    assert from_parquet(files, **OPTIONS).fingerprint() == expected
-    assert from_parquet(folder, cache_dir=tmp_path / "r", **OPTIONS).fingerprint() == expected
-    assert from_parquet(files, cache_dir=tmp_path / "r", **OPTIONS).fingerprint() == expected
+    assert from_file(folder, **OPTIONS).fingerprint() == expected
+    assert from_file(files, **OPTIONS).fingerprint() == expected
+    assert from_file(folder, cache_dir=tmp_path / "r", **OPTIONS).fingerprint() == expected
+    assert from_file(files, cache_dir=tmp_path / "r", **OPTIONS).fingerprint() == expected
     with pytest.raises(
         InvalidInput, match=r"another table, part-0.parquet, part-1.parquet, part-2.parquet, \.\.\."
     ):
-        from_parquet(files[:2], cache_dir=tmp_path / "r", **OPTIONS)
+        from_file(files[:2], cache_dir=tmp_path / "r", **OPTIONS)
     with pytest.raises(InvalidInput, match="the list of Parquet files is empty"):
-        from_parquet([], **OPTIONS)
+        from_file([], **OPTIONS)
     pd.read_parquet(files[1]).drop(columns="age").to_parquet(files[1])
     with pytest.raises(InvalidInput, match=r"part-0.parquet has a column 'age', which .*part-1.parquet lacks"):
-        from_parquet(folder, **OPTIONS)
+        from_file(folder, **OPTIONS)
     pd.read_parquet(files[1]).assign(age=1).to_parquet(files[1])
     with pytest.raises(InvalidInput, match=r"column 'age' is of type double in .*part-0.*, but int64 in .*part-1"):
-        from_parquet(folder, **OPTIONS)
+        from_file(folder, **OPTIONS)
 
 
 @pytest.mark.parametrize("name", FILES)

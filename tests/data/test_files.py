@@ -13,15 +13,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 
-from fedscaffold import InvalidInput, MissingDependency
-from fedscaffold.data import from_csv, from_frame, from_parquet, from_svmlight, partition
+from fedscaffold import InvalidInput
+from fedscaffold.data import from_file, from_frame
 from fedscaffold.data.encoded import build_problem
 from fedscaffold.data.files import read_table
 from fedscaffold.data.settings import TableSettings
 from fedscaffold.data.tables import Source
-from fedscaffold.problems import Logistic
 from tests.data.test_frames import FEATURES, mixed
 
 OPTIONS: dict[str, Any] = {
@@ -46,9 +44,7 @@ def holed() -> pd.DataFrame:
 def test_parquet_gives_the_same_bits_whatever_its_row_groups(group: int, tmp_path: Path) -> None:
     frame = holed()
     frame.to_parquet(tmp_path / "t.parquet", row_group_size=group)
-    assert (
-        from_parquet(tmp_path / "t.parquet", **OPTIONS).fingerprint() == from_frame(frame, **OPTIONS).fingerprint()
-    )
+    assert from_file(tmp_path / "t.parquet", **OPTIONS).fingerprint() == from_frame(frame, **OPTIONS).fingerprint()
 
 
 def test_labels_of_rows_that_pandas_keeps_are_no_columns(tmp_path: Path) -> None:
@@ -56,7 +52,7 @@ def test_labels_of_rows_that_pandas_keeps_are_no_columns(tmp_path: Path) -> None
     frame[["shop", "price", "sold"]].sample(frac=1.0, random_state=0).to_parquet(tmp_path / "1.parquet")
     assert "__index_level_0__" in pq.read_schema(tmp_path / "1.parquet").names
     frame.to_parquet(tmp_path / "2.parquet")
-    several = from_parquet([tmp_path / "1.parquet", tmp_path / "2.parquet"], target="sold", client="shop")
+    several = from_file([tmp_path / "1.parquet", tmp_path / "2.parquet"], target="sold", client="shop")
     assert several.encoding.names == ("price",)
     assert read_table(tmp_path / "1.parquet").column_names == ["shop", "price", "sold"]
 
@@ -73,7 +69,7 @@ def test_parquet_with_dictionaries_that_grow(tmp_path: Path) -> None:
             part = part.assign(ward=part["ward"].cat.remove_unused_categories().cat.reorder_categories(
                 sorted(part["ward"].dropna().unique(), reverse=bool(begin % 2000))))  # fmt: skip
             writer.write_table(pa.Table.from_pandas(part, schema=table.schema))
-    problem = from_parquet(tmp_path / "t.parquet", **OPTIONS)
+    problem = from_file(tmp_path / "t.parquet", **OPTIONS)
     assert problem.fingerprint() == expected.fingerprint()
     assert problem.client_names == ("Bonn", "Kiel", "Ulm")
 
@@ -82,80 +78,51 @@ def test_parquet_with_dictionaries_that_grow(tmp_path: Path) -> None:
 def test_csv(delimiter: str, tmp_path: Path) -> None:
     frame = holed()
     frame.to_csv(tmp_path / "t.csv", index=False, sep=delimiter)
-    problem = from_csv(tmp_path / "t.csv", delimiter=delimiter, **OPTIONS)
+    problem = from_file(tmp_path / "t.csv", delimiter=delimiter, **OPTIONS)
     assert problem.fingerprint() == from_frame(frame, **OPTIONS).fingerprint()
 
 
 def test_csv_types_come_from_all_rows(tmp_path: Path) -> None:
     rows = ["c,x,y", *["u,1,2"] * 200_000, "v,0.5,3", "v,2,3"]
     (tmp_path / "t.csv").write_text("\n".join(rows))
-    assert from_csv(tmp_path / "t.csv", target="y", client="c").x[-2:, 0].tolist() == [0.5, 2]
+    assert from_file(tmp_path / "t.csv", target="y", client="c").x[-2:, 0].tolist() == [0.5, 2]
     rows[150_001] = "u,n.a.,2"
     (tmp_path / "t.csv").write_text("\n".join(rows))
     with pytest.raises(
         InvalidInput, match=re.escape("column 'x' holds mostly numbers, but row 150000 has 'n.a.'")
     ):
-        from_csv(tmp_path / "t.csv", target="y", client="c")
-
-
-def test_svmlight(tmp_path: Path) -> None:
-    X, y = load_breast_cancer(return_X_y=True)
-    X = X / X.max(axis=0)
-    dump_svmlight_file(X, y + 4, str(tmp_path / "t.svm"), zero_based=False)
-    ids = partition.dirichlet(y, n_clients=6, alpha=0.5, seed=2)
-    problem = from_svmlight(tmp_path / "t.svm", clients=ids, kind="logistic", l2=0.1)
-    rows = [ids == c for c in range(6)]
-    expected = Logistic([X[r] for r in rows], [y[r] for r in rows], l2=0.1, weights=[r.sum() for r in rows])
-    np.testing.assert_allclose(problem.x, expected.x, rtol=1e-14)
-    np.testing.assert_array_equal(problem.y, expected.y)
-    np.testing.assert_array_equal(problem.weights, expected.weights)
-    assert problem.classes == (4.0, 5.0)
-    made = from_svmlight(
-        tmp_path / "t.svm", kind="logistic", l2=0.1,
-        clients=lambda labels: partition.dirichlet(labels, n_clients=6, alpha=0.5, seed=2),
-    )  # fmt: skip
-    assert made.fingerprint() == problem.fingerprint()
-    text = from_svmlight(tmp_path / "t.svm", clients=[f"site {c}" for c in ids], n_features=33)
-    assert text.client_names == tuple(f"site {c}" for c in range(6))
-    assert text.dim == 33
-    with pytest.raises(InvalidInput, match=r"one client for each of the 569 rows, got shape \(3,\)"):
-        from_svmlight(tmp_path / "t.svm", clients=[1, 2, 3])
-    with pytest.raises(InvalidInput, match="clients must be text or whole numbers, got float64"):
-        from_svmlight(tmp_path / "t.svm", clients=y * 1.0)
-    (tmp_path / "bad.svm").write_text("1 2 3\n")
-    with pytest.raises(InvalidInput, match="as svmlight"):
-        from_svmlight(tmp_path / "bad.svm", clients=[1])
+        from_file(tmp_path / "t.csv", target="y", client="c")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     columns: dict[str, Any] = {"target": "y", "client": "c"}
-    for read in (from_parquet, from_csv):
-        with pytest.raises(InvalidInput, match=r"cannot read .*none: there is no such file"):
-            read(tmp_path / "none", **columns)
-        what = "has no files whose names end in .parquet" if read is from_parquet else "it is a folder"
-        with pytest.raises(InvalidInput, match=re.escape(what)):
-            read(tmp_path, **columns)
+    for name in ("none.csv", "none.parquet"):
+        with pytest.raises(InvalidInput, match=r"cannot read .*none.*: there is no such file"):
+            from_file(tmp_path / name, **columns)
         with pytest.raises(InvalidInput, match="kind must be one of 'ridge', 'logistic'"):
-            read(tmp_path / "none", **{**columns, "kind": "svm"})
-    with pytest.raises(InvalidInput, match="there is no such file"):
-        from_svmlight(tmp_path / "none", clients=[1])
-    bad = tmp_path / "bad"
+            from_file(tmp_path / name, **{**columns, "kind": "svm"})
+    with pytest.raises(InvalidInput, match=re.escape("has no files whose names end in .parquet")):
+        from_file(tmp_path, **columns)
+    with pytest.raises(InvalidInput, match=re.escape("whose name ends in .csv or .parquet")):
+        from_file(tmp_path / "t.txt", **columns)
+    (tmp_path / "bad.parquet").write_text("a,b\n1\n")
+    with pytest.raises(InvalidInput, match=r"bad\.parquet as Parquet"):
+        from_file(tmp_path / "bad.parquet", **columns)
+    bad = tmp_path / "bad.csv"
     bad.write_text("a,b\n1\n")
-    with pytest.raises(InvalidInput, match="bad as Parquet"):
-        from_parquet(bad, **columns)
-    with pytest.raises(InvalidInput, match="bad as CSV"):
-        from_csv(bad, **columns)
+    with pytest.raises(InvalidInput, match=r"bad\.csv as CSV"):
+        from_file(bad, **columns)
     with pytest.raises(InvalidInput, match="delimiter must be one character, got ';;'"):
-        from_csv(bad, **columns, delimiter=";;")
+        from_file(bad, **columns, delimiter=";;")
     bad.write_text("")
-    with pytest.raises(InvalidInput, match="bad as CSV"):
-        from_csv(bad, **columns)
+    with pytest.raises(InvalidInput, match=r"bad\.csv as CSV"):
+        from_file(bad, **columns)
     bad.write_text("c,x,y\n")
     with pytest.raises(InvalidInput, match="the table has no rows"):
-        from_csv(bad, **columns)
+        from_file(bad, **columns)
     bad.write_text("c,x,x,y\n1,2,3,4\n1,2,3,4\n")
     with pytest.raises(InvalidInput, match="more than one column named 'x'"):
-        from_csv(bad, **columns)
+        from_file(bad, **columns)
 
 
 def test_a_damaged_parquet_file(tmp_path: Path) -> None:
@@ -166,7 +133,7 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
     whole[4:200] = bytes(196)
     file.write_bytes(whole)
     with pytest.raises(InvalidInput, match=r"t\.parquet as Parquet"):
-        from_parquet(file, **OPTIONS)
+        from_file(file, **OPTIONS)
 
 
 CHANGES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
@@ -199,21 +166,15 @@ def test_a_table_that_changes_while_it_is_read(when: int, change: str) -> None:
     assert len(reads) > 1
 
 
-def test_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'fedscaffold\[data\]'"):
-        from_svmlight(tmp_path / "none", clients=[1])
-
-
 STATUS = Path("/proc/self/status")  # its VmHWM, unlike getrusage's peak, does not begin with the parent's memory
 MEASURE = """
 import json, pathlib, re, sys
 import pyarrow.compute, pyarrow.parquet
-from fedscaffold.data import from_parquet
+from fedscaffold.data import from_file
 def peak():
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
 before = peak()
-problem = from_parquet(sys.argv[1], target="y", client="client")
+problem = from_file(sys.argv[1], target="y", client="client")
 print(json.dumps([peak() - before, problem.x.nbytes + problem.y.nbytes, problem.n_clients]))
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedscaffold import InvalidInput
 from fedscaffold.core.errors import DataWarning
-from fedscaffold.data import Encoding, from_csv, from_frame, open_problem
+from fedscaffold.data import Encoding, from_file, from_frame, open_problem
 from fedscaffold.data.files import detect_delimiter, read_csv
 from fedscaffold.data.settings import CsvFormat
 
@@ -26,7 +26,7 @@ def test_encoding_delimiter_and_decimal_are_detected(encoding: str, tmp_path: Pa
     assert table.column_names == ["größe", "ort", "alter"]
     assert table["größe"].to_pylist() == [1.5, 2.25, 0.5, 3.0]
     assert table["ort"].to_pylist() == ["Köln", "Ulm", "Köln", "Ulm"]
-    assert from_csv(file, target="größe", client="ort").n_clients == 2
+    assert from_file(file, target="größe", client="ort").n_clients == 2
 
 
 def test_latin_1_in_cells_alone_and_in_compressed_files(tmp_path: Path) -> None:

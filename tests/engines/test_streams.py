@@ -98,9 +98,9 @@ def test_a_block_is_its_clients(kind: str, engine: Engine) -> None:
             return local_sgd(theta, correction, step_size=0.1, local_steps=6, round=4, first_step=1)
 
     whole = models(problem, xi, 0)
-    block = models(problem.block(2, 5), xi[:, 2:], 2)
+    block = models(problem.subset(range(2, 5)), xi[:, 2:], 2)
     np.testing.assert_array_equal(block, whole[:, 2:])
-    assert not np.allclose(models(problem.block(2, 5), xi[:, 2:], 0), block)
+    assert not np.allclose(models(problem.subset(range(2, 5)), xi[:, 2:], 0), block)
 
 
 @pytest.mark.parametrize("kind", KINDS)

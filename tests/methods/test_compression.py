@@ -10,7 +10,7 @@ from fedscaffold.core.random.draws import MessageDraws
 from fedscaffold.core.types import Array
 from fedscaffold.methods.compression import compressor_of
 from fedscaffold.methods.compression.masks import CoordinateMasks
-from fedscaffold.paper.methods import conditioned
+from fedscaffold.problems.paper import conditioned
 from tests.samples import make
 
 UNBIASED = ("identity", "random_k:0.25", "natural", "quantised:4", "quantised:30")

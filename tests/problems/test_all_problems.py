@@ -65,7 +65,7 @@ def test_html_is_a_table_of_what_describes_the_problem(shown: str) -> None:
     assert text.startswith("<table>")
     assert text.endswith("</table>")
     for name, value in problem.describe().items():
-        assert f"<th>{name}</th>" in text
+        assert f'<th scope="row">{name}</th>' in text
         assert isinstance(value, str | list) or f"<td>{value}</td>" in text
 
 

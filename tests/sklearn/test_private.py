@@ -1,5 +1,6 @@
 """Estimators under a privacy budget."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 
 import fedscaffold as fs
+from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.sklearn import (
     FederatedGammaRegression,
     FederatedLogisticRegression,
@@ -20,7 +22,13 @@ HOSPITALS = np.repeat(["a", "b", "c"], 200)
 Y = X @ [0.2, -1.0] + rng.normal(size=600)
 LABELS = np.where(rng.random(600) < 1 / (1 + np.exp(-(X[:, 0] - 50) / 5)), "ill", "well")
 RANGES = ([10.0, -1.0], [90.0, 7.0])
-STEPS: dict[str, Any] = {"clip": 1e6, "step_size": 0.3, "local_steps": 5, "rounds": 300}
+
+
+def without_noise(monkeypatch: pytest.MonkeyPatch, *, step_size: float, rounds: int) -> None:
+    """Take 5 local steps of a given size in each round, without clipping and noise."""
+    steps = partial(PrivacySettings, step_size=step_size, local_steps=5, rounds=rounds)
+    monkeypatch.setattr("fedscaffold.sklearn.private.PrivacySettings", steps)
+    monkeypatch.setattr("fedscaffold.engines.reference.secret_normals", np.zeros)
 
 
 def ridge(**more: Any) -> FederatedRidge:
@@ -34,13 +42,13 @@ def logistic(**more: Any) -> FederatedLogisticRegression:
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_without_noise_they_are_the_pooled_models(intercept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscaffold.engines.reference.secret_normals", np.zeros)
+    without_noise(monkeypatch, step_size=0.3, rounds=300)
     scaled = (X - [50.0, 3.0]) / [80 / 6, 8 / 6] if intercept else X / [30.0, 7 / 3]
     shift, scale = (5.0, 5.0) if intercept else (0.0, 20 / 3)
-    found = ridge(fit_intercept=intercept, **STEPS).fit(X, Y, clients=HOSPITALS)
+    found = ridge(fit_intercept=intercept, clip=1e6).fit(X, Y, clients=HOSPITALS)
     pooled = Ridge(alpha=1.0, fit_intercept=intercept).fit(scaled, (Y - shift) / scale)
     np.testing.assert_allclose(found.predict(X), scale * pooled.predict(scaled) + shift, rtol=1e-5)
-    told = logistic(fit_intercept=intercept, **STEPS).fit(X, LABELS, clients=HOSPITALS)
+    told = logistic(fit_intercept=intercept, clip=1e6).fit(X, LABELS, clients=HOSPITALS)
     best = LogisticRegression(fit_intercept=intercept, tol=1e-10).fit(scaled, LABELS)
     assert told.classes_.tolist() == ["ill", "well"]
     np.testing.assert_allclose(told.predict_proba(X), best.predict_proba(scaled), atol=1e-4)
@@ -49,9 +57,9 @@ def test_without_noise_they_are_the_pooled_models(intercept: bool, monkeypatch: 
 def test_a_fit_leaves_what_the_budget_covers() -> None:
     found = ridge(epsilon=8.0).fit(X, Y, clients=HOSPITALS)
     assert found.score(X, Y) > 0.5
-    assert found.plan_.epsilon == 8.0
-    assert found.n_iter_.tolist() == [found.plan_.rounds]
-    assert found.trace_ is None
+    assert found.privacy_.epsilon == 8.0
+    assert found.n_iter_.tolist() == [found.privacy_.rounds]
+    assert found.trained_ is None
     with pytest.raises(fs.InvalidInput, match="privacy budget does not cover"):
         found.summary()
     again = ridge(epsilon=8.0).fit(X, Y, clients=HOSPITALS)
@@ -70,8 +78,8 @@ def test_a_fit_leaves_what_the_budget_covers() -> None:
         ({"bounds": (0.0, [1.0, 2.0, 3.0])}, "two arrays of 2 numbers"),
         ({"bounds": (1.0, 0.0)}, "low < high"),
         (
-            {"close": False, "random_state": 1},
-            "cannot be combined with close=..., random_state=...",
+            {"trainer": "newton", "warm_start": True},
+            "cannot be combined with trainer=..., warm_start=...",
         ),
         ({"epsilon": None}, "bounds requires epsilon"),
         ({"positive": True}, "cannot be combined with positive"),
@@ -112,10 +120,10 @@ def estimator(family: str, **more: Any) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_kind_is_the_pooled_model_without_noise(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscaffold.engines.reference.secret_normals", np.zeros)
+    step_size = {"classes": 0.8, "poisson": 0.1, "gamma": 0.3}[family]
+    without_noise(monkeypatch, step_size=step_size, rounds=400)
     scaled, y = (X - [50.0, 3.0]) / [80 / 6, 8 / 6], FAMILIES[family][1]
-    steps = {**STEPS, "step_size": {"classes": 0.8, "poisson": 0.1, "gamma": 0.3}[family], "rounds": 400}
-    found = estimator(family, **steps).fit(X, y, clients=HOSPITALS)
+    found = estimator(family, clip=1e6).fit(X, y, clients=HOSPITALS)
     pooled = FAMILIES[family][3].fit(scaled, y)
     if family == "classes":
         assert found.classes_.tolist() == ["early", "late", "middle"]
@@ -130,14 +138,14 @@ def test_each_kind_spends_its_budget_and_comes_near(family: str) -> None:
     """At ε = 100 what is left is what clipping does; the accountant's ε is the one asked for."""
     more: dict[str, Any] = {} if family == "classes" else {"alpha": 0.0}
     found = estimator(family, epsilon=100.0, **more).fit(X, FAMILIES[family][1], clients=HOSPITALS)
-    plan = found.plan_
+    plan = found.privacy_
     spent = fs.privacy.epsilon(noise_multiplier=plan.privacy.noise_multiplier, delta=plan.delta, steps=plan.steps)
     assert 99.9 < spent <= 100.0
     scaled = (X - [50.0, 3.0]) / [80 / 6, 8 / 6]
     pooled = FAMILIES[family][3].set_params(**more).fit(scaled, FAMILIES[family][1])
     own = found.coef_ * [80 / 6, 8 / 6]
     assert np.linalg.norm(own - pooled.coef_) < 0.3 * np.linalg.norm(pooled.coef_)
-    assert found.trace_ is None
+    assert found.trained_ is None
     assert np.ravel(found.n_iter_).tolist() == [plan.rounds]
     with pytest.raises(fs.InvalidInput, match="privacy budget does not cover"):
         found.summary()

@@ -20,7 +20,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-LARGEST_TOLERANCE = 1e-3  # ten times the one for float32: larger distances are not rounding errors
 RAISED = "the implementation, or the adapter around it, raised an exception"
 
 
@@ -113,8 +112,9 @@ def check_options(*, tolerance: float, seed: int, only: Sequence[str] | None) ->
     >>> check_options(tolerance=1e-8, seed=0, only=["lost replies"])
     ('lost replies',)
     """
-    if positive("tolerance", tolerance) > LARGEST_TOLERANCE:
-        raise InvalidInput(f"tolerance must be at most {LARGEST_TOLERANCE}, got {tolerance}")
+    largest = 1e-3  # ten times the one for float32: larger distances are not rounding errors
+    if positive("tolerance", tolerance) > largest:
+        raise InvalidInput(f"tolerance must be at most {largest}, got {tolerance}")
     seed_number("seed", seed)
     names = tuple(CHECKS)
     chosen = set(names) if only is None else {choice("only", name, names) for name in only}

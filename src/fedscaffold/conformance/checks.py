@@ -20,7 +20,6 @@ from fedscaffold.conformance.task import (
 
 LOCAL_STEP = "θ ← θ − γ(g + ξ_c), with ξ_c = c − c_i if there is a server variate"
 FEDAVG_NEAR = 0.05  # of FedAvg's bias: nearer than this is FedAvg's fixed point; Scaffold ends at a distance of 1
-PATH_ROUNDS = 30  # the first, in which the paths of different methods differ most
 VARIATE_ROUNDS = 3  # early, while control variates still change by much more than the tolerance
 
 
@@ -132,9 +131,9 @@ KNOWN_PATHS: dict[str, Callable[[Scenario, int], Array]] = {
 
 def follows_a_known_path(bench: Bench, tolerance: float) -> Finding:
     """Measure max_t ‖θ_t − θ'_t‖ / ‖θ_0 − θ*‖, θ' the nearest known form of Scaffold, from models alone."""
-    gaps = []
+    gaps, rounds = [], 30  # the first, in which the paths of different methods differ most
     for rec in bench.recordings("everyone") + bench.completed("some"):
-        models = rec.models[: PATH_ROUNDS + 1]
+        models = rec.models[: rounds + 1]
         size = float(np.linalg.norm(models[0] - optimum(rec.scenario.task)))
         away = {
             name: np.abs(models - path(rec.scenario, len(models) - 1)).max() for name, path in KNOWN_PATHS.items()
@@ -144,7 +143,7 @@ def follows_a_known_path(bench: Bench, tolerance: float) -> Finding:
     nearest = min(worst, key=lambda name: worst[name])
     return Finding(
         worst[nearest],
-        f"distance to the path of one variate, option I or option II ≤ {tolerance:g} in {PATH_ROUNDS} rounds",
+        f"distance to the path of one variate, option I or option II ≤ {tolerance:g} in {rounds} rounds",
         worst[nearest] <= tolerance,
         f"the path is none of Scaffold's, the nearest is that of {nearest!r}: control variates are scaled, "
         "started, averaged or kept in another way",

@@ -92,12 +92,6 @@ def chosen_clients(clients: Any, n_clients: int) -> IntArray:
     """Return numbers of some clients as an array; raise unless they are whole numbers below `n_clients`.
 
     Negative ones count from the last client, as in NumPy.
-
-    Examples
-    --------
-    >>> from fedscaffold.core.checks import chosen_clients
-    >>> chosen_clients([0, -1], 10)
-    array([0, 9])
     """
     try:
         found = np.asarray(clients)
@@ -210,15 +204,6 @@ def suggest_names(target: T) -> T:
     """Make a function, or a class when it is constructed, suggest a name for an unknown keyword argument.
 
     Functions are wrapped; the constructor of a class is replaced in place. Signatures stay as they are.
-
-    Parameters
-    ----------
-    target
-        A function, or a class that defines or inherits `__init__`.
-
-    Returns
-    -------
-    The function that replaces it, or the class.
 
     Examples
     --------

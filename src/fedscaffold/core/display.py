@@ -35,14 +35,7 @@ def text_summary(title: str, facts: Mapping[str, object]) -> str:
 
 
 def html_summary(title: str, facts: Mapping[str, object]) -> str:
-    """Return the same facts as an HTML table with the title as its caption.
-
-    Examples
-    --------
-    >>> from fedscaffold.core.display import html_summary
-    >>> "<td>12</td>" in html_summary("Plateau", {"from round": 12})
-    True
-    """
+    """Return the same facts as an HTML table with the title as its caption."""
     rows = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(str(value))}</td></tr>'
         for name, value in facts.items()
@@ -149,7 +142,6 @@ def _lines(title: str) -> Iterator[Advance]:
 
 
 GRID_COLOR = "#DDDDDD"
-RC_SETTINGS: dict[Any, Any] = {"font.size": 10, "svg.fonttype": "none"}
 FORMATS = ("pdf", "png", "svg")
 
 
@@ -159,24 +151,7 @@ def load_matplotlib() -> Any:
 
 
 def new_axes(ax: "Axes | None" = None, *, width: float = 6.4, height: float = 4.0) -> "Axes":
-    """Return the given axes, or axes of a new figure that notebooks show by themselves.
-
-    Parameters
-    ----------
-    ax
-        Axes of the caller, returned as they are; None for a new figure.
-    width, height
-        Size of a new figure in inches.
-
-    Examples
-    --------
-    >>> from fedscaffold.core.display import new_axes
-    >>> ax = new_axes(width=4, height=3)
-    >>> ax.figure.get_size_inches().tolist()
-    [4.0, 3.0]
-    >>> new_axes(ax) is ax
-    True
-    """
+    """Return the given axes, or axes of a new figure of this size in inches, which notebooks show."""
     if ax is not None:
         return ax
     plt = load_matplotlib()
@@ -191,7 +166,7 @@ def style() -> Iterator[None]:
     load_matplotlib()
     import matplotlib as mpl
 
-    with mpl.rc_context(RC_SETTINGS):
+    with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
         yield
 
 

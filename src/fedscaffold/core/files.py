@@ -139,21 +139,9 @@ def _try_lock(handle: int) -> bool:
 def exclusive(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock file `path` while the block runs, alone among all processes and threads of this machine.
 
-    The system releases the lock when the process ends, however it ends.
-
-    Parameters
-    ----------
-    path
-        The lock file, which is made, with its folder, and left there empty.
-    what
-        The object that is locked, for the error: "the server's folder results/server".
-    wait
-        Seconds to wait for another process that holds the lock.
-
-    Raises
-    ------
-    InUse
-        If another process holds the lock after that.
+    The file is made, with its folder, and left there empty. The system releases the lock when the process ends,
+    however it ends. If another process still holds it after `wait` seconds, raise InUse, which names `what`, as
+    "the server's folder results/server".
     """
     end = time.monotonic() + wait
     if not os.access(path, os.W_OK):

@@ -146,17 +146,13 @@ def _read_spans(bounds: NDArray[np.int64], there: Sequence[NDArray[Any]]) -> Ite
     width = sum(array.strides[0] for array in there)
     groups = [(int(bounds[i]), int(bounds[j]), i, j) for i, j in grouped(np.diff(bounds) * width, AT_ONCE)]
     for group, (begin, end, i, j) in enumerate(groups):
-        if group == 0:
-            _all(read_ahead, there, begin, end)
-        if group + 1 < len(groups):
-            _all(read_ahead, there, *groups[group + 1][:2])
+        ahead = groups[:2] if group == 0 else groups[group + 1 : group + 2]
+        for array in there:
+            for first, last, *_ in ahead:
+                read_ahead(array, first, last)
         yield from pairwise(bounds[i : j + 1].tolist())
-        _all(let_go, there, begin, end)
-
-
-def _all(advise: Callable[..., None], arrays: Sequence[NDArray[Any]], begin: int, end: int) -> None:
-    for array in arrays:
-        advise(array, begin, end)
+        for array in there:
+            let_go(array, begin, end)
 
 
 def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.study.report.status import PHASES, StudyStatus, study_status
+from fedscaffold.federation.study.status import PHASES, StudyStatus, study_status
 from fedscaffold.reports.page import render
 
 SECONDS_TO_START = 10.0  # a server that is not up by then will not come up: it takes a tenth of a second
@@ -41,7 +41,7 @@ def make_app(get_status: GetStatus, token: str) -> Starlette:
             return PlainTextResponse("not found", status_code=404, headers=HEADERS)
         status, part = get_status(), request.url.path.rpartition("/")[2]
         if part == "status.json":
-            return JSONResponse(None if status is None else status.to_json(), headers=HEADERS)
+            return JSONResponse(None if status is None else status.model_dump(mode="json"), headers=HEADERS)
         if part == "body":
             return HTMLResponse(render("live_body", status=status, phases=PHASES), headers=HEADERS)
         nonce = secrets.token_urlsafe(16)

@@ -64,7 +64,7 @@ def read_table(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
 
 
 def read_csv(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
-    """Return a CSV file as a pyarrow Table, with types found from all rows; see `from_csv`.
+    """Return a CSV file as a pyarrow Table, with types found from all rows; see `from_file`.
 
     A detected format other than UTF-8 with commas between fields is logged as information.
     """
@@ -75,6 +75,8 @@ def read_csv(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
 
 
 def _read_csv(file: Path, given: CsvFormat) -> Any:
+    from pyarrow import csv
+
     encodings = ENCODINGS if given.encoding is None else (given.encoding,)
     with load_pyarrow().input_stream(os.fspath(file), compression="detect") as stream:
         start = bytes(stream.read(1 << 16))  # more than any header line
@@ -84,7 +86,12 @@ def _read_csv(file: Path, given: CsvFormat) -> Any:
         try:
             header = codecs.getincrementaldecoder(encoding)().decode(start).splitlines()[:1]
             delimiter = given.delimiter or detect_delimiter(header[0] if header else "")
-            table = _parse_csv(file, delimiter, given.decimal, encoding)
+            table = csv.read_csv(
+                file,
+                read_options=csv.ReadOptions(encoding=encoding),
+                parse_options=csv.ParseOptions(delimiter=delimiter),
+                convert_options=csv.ConvertOptions(strings_can_be_null=True, decimal_point=given.decimal or "."),
+            )
         except UnicodeError:
             continue
         if encoding != "utf-8" or not _has_binary(table):
@@ -141,17 +148,6 @@ def with_decimal_commas(table: Any) -> Any:
             numbers = pa.compute.replace_substring(pa.compute.utf8_trim_whitespace(column), ",", ".")
             table = table.set_column(place, name, numbers.cast(pa.float64()))
     return table
-
-
-def _parse_csv(file: Path, delimiter: str, decimal: str | None, encoding: str) -> Any:
-    from pyarrow import csv
-
-    return csv.read_csv(
-        file,
-        read_options=csv.ReadOptions(encoding=encoding),
-        parse_options=csv.ParseOptions(delimiter=delimiter),
-        convert_options=csv.ConvertOptions(strings_can_be_null=True, decimal_point=decimal or "."),
-    )
 
 
 def _has_binary(table: Any) -> bool:

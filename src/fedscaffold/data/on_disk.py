@@ -93,7 +93,7 @@ def open_cache(folder: Path, identity: dict[str, Any], settings: TableSettings) 
         found = json_value((folder / DESCRIPTION).read_text(encoding="utf-8"))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise CacheMismatch(f"{folder} holds records of another format than {FORMAT!r}; {AGAIN}")
-        if found.pop("digest") != _digest_of(found):
+        if found.pop("digest") != _digest(found):
             raise ValueError(f"{DESCRIPTION} does not match its digest")
         _check_identity(folder, found, identity)
         encoding = Encoding.from_json(json.dumps(found["encoding"]))
@@ -110,12 +110,11 @@ def open_cache(folder: Path, identity: dict[str, Any], settings: TableSettings) 
         raise CacheMismatch(f"{folder} holds records that are damaged ({error}); {AGAIN}") from None
 
 
-def _digest_of(content: dict[str, Any]) -> str:
-    return _digest(json.dumps(content, allow_nan=False, sort_keys=True).encode())
-
-
-def _digest(numbers: Any) -> str:
-    return hashlib.sha256(numbers).hexdigest()
+def _digest(content: Any) -> str:
+    """Return the SHA-256 digest of numbers, or of a description."""
+    if isinstance(content, dict):
+        content = json.dumps(content, allow_nan=False, sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _check_identity(folder: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:
@@ -147,19 +146,15 @@ def _mapped(file: Path, shape: tuple[int, ...]) -> Array:
 
 def _check_numbers(name: str, numbers: Array, rows: int, digests: Sequence[str]) -> None:
     """Raise if a piece does not match its digest; each is let go when it has been read."""
-    begins = range(0, len(numbers), rows)
 
-    def is_sound(begin: int) -> bool:
+    def check(begin: int) -> None:
         end = min(begin + rows, len(numbers))
-        sound = _digest(numbers[begin:end]) == digests[begin // rows]
+        if _digest(numbers[begin:end]) != digests[begin // rows]:
+            raise ValueError(f"rows {begin:,} to {end - 1:,} of {name} do not match their digest")
         let_go(numbers, begin, end)
-        return sound
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # hashing lets other threads run
-        for begin, sound in zip(begins, threads.map(is_sound, begins), strict=True):
-            if not sound:
-                end = min(begin + rows, len(numbers))
-                raise ValueError(f"rows {begin:,} to {end - 1:,} of {name} do not match their digest")
+        list(threads.map(check, range(0, len(numbers), rows)))
 
 
 # Writing
@@ -176,7 +171,7 @@ def write_cache(layout: TableLayout, folder: Path, identity: dict[str, Any]) -> 
             "sizes": layout.sizes.tolist(),
             "pieces": _write_numbers(layout, temporary),
         }
-        text = json.dumps({**content, "digest": _digest_of(content)}, indent=1, allow_nan=False)
+        text = json.dumps({**content, "digest": _digest(content)}, indent=1, allow_nan=False)
         (temporary / DESCRIPTION).write_text(text, encoding="utf-8")
 
 
@@ -268,7 +263,12 @@ def _making(folder: Path, nbytes: int) -> Iterator[Path]:
                 if left != lock:
                     left.unlink()
             try:
-                _check_room(temporary, nbytes)
+                room = shutil.disk_usage(temporary).free
+                if room < 2 * nbytes:
+                    raise InvalidInput(
+                        f"records need {nbytes / 2**30:,.1f} GiB of disk, and twice that while they are written, "
+                        f"but {folder.parent} has {room / 2**30:,.1f} GiB; choose a folder elsewhere"
+                    )
                 yield temporary
                 lock.unlink()
                 if folder.is_dir():
@@ -278,13 +278,3 @@ def _making(folder: Path, nbytes: int) -> Iterator[Path]:
                 shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise InvalidInput(f"cannot write records to {folder}: {error.strerror or error}") from None
-
-
-def _check_room(folder: Path, nbytes: int) -> None:
-    """Raise if the disk cannot hold the records plus temporary files (twice their size)."""
-    room = shutil.disk_usage(folder).free
-    if room < 2 * nbytes:
-        raise InvalidInput(
-            f"records need {nbytes / 2**30:,.1f} GiB of disk, and twice that while they are written, but "
-            f"{folder.parent} has {room / 2**30:,.1f} GiB; choose a folder elsewhere"
-        )

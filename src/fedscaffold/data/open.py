@@ -1,30 +1,23 @@
-"""Problems from tables: data frames, CSV, Parquet and svmlight files."""
+"""Problems from tables: data frames, CSV and Parquet files."""
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.imports import load_optional
 from fedscaffold.core.machine import memory_limit
 from fedscaffold.data.encoded import EncodedProblem, build_problem, problem_in_memory, table_layout, with_kind
-from fedscaffold.data.files import Paths, existing_file, is_parquet, open_parquet, parquet_files, read_csv
+from fedscaffold.data.files import Paths, is_parquet, open_parquet, parquet_files, read_csv
 from fedscaffold.data.on_disk import cache_exists, cache_identity, open_cache, remove_cache, write_cache
 from fedscaffold.data.settings import FitTableSettings, TableKeywords, TableSettings, shared_parameters
-from fedscaffold.data.tables import frame_source, load_pyarrow
-
-CSV = ("delimiter", "decimal", "encoding")
+from fedscaffold.data.tables import frame_source
 
 
-@shared_parameters(TableSettings, leave_out=("target", "client", *CSV))
+@shared_parameters(TableSettings, leave_out=("target", "client", "delimiter", "decimal", "encoding"))
 def from_frame(frame: Any, *, target: str, client: str, **settings: Unpack[TableKeywords]) -> EncodedProblem:
     """Σ_c w_c f_c, where client c holds the rows of a data frame that name it in one column.
 
@@ -64,125 +57,11 @@ def from_frame(frame: Any, *, target: str, client: str, **settings: Unpack[Table
     >>> problem.client_names, problem.encoding.names
     (('A', 'B'), ('age', 'ward=x', 'ward=y'))
     """
-    return _from_frame(frame, TableSettings(target=target, client=client, **settings))
-
-
-def _from_frame(frame: Any, settings: TableSettings) -> EncodedProblem:
-    settings.reject_csv_format("the table is in memory")
-    return build_problem(frame_source(frame), settings)
+    return _from_table(frame, TableSettings(target=target, client=client, **settings))
 
 
 @shared_parameters(TableSettings, leave_out=("target", "client"))
-def from_csv(
-    path: str | os.PathLike[str], *, target: str, client: str, **settings: Unpack[TableKeywords]
-) -> EncodedProblem:
-    r"""Σ_c w_c f_c, where client c holds the rows of a CSV file that name it in one column.
-
-    The first line names the columns. Their types are found from all rows; empty fields and the usual spellings
-    of a missing value (NA, NaN, null, ...) are missing. Encoding, delimiter and decimal mark are detected unless
-    they are given. The whole file is held in memory besides the problem: for files larger than memory write
-    Parquet.
-
-    Parameters
-    ----------
-    path
-        The file; compressed if its name ends in .gz, .bz2 or .zst.
-    target, client
-        Names of the column to predict and of the column of each row's client.
-    {TableSettings}
-
-    Returns
-    -------
-    EncodedProblem
-        The problem.
-
-    Raises
-    ------
-    InvalidInput
-        If the table or the settings cannot be used, with all their problems.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> import fedscaffold as fs
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "visits.csv"
-    ...     _ = file.write_text("hospital,age,days\nA,50,2\nA,61,5\nB,47,4\nB,70,3\n")
-    ...     fs.data.from_csv(file, target="days", client="hospital")
-    EncodedRidge(n_clients=2, dim=1, n_records=4, l2=0.0)
-    """
-    return _from_csv(path, TableSettings(target=target, client=client, **settings))
-
-
-def _from_csv(path: str | os.PathLike[str], settings: TableSettings) -> EncodedProblem:
-    return build_problem(frame_source(read_csv(path, settings.csv_format)), settings)
-
-
-@shared_parameters(TableSettings, leave_out=("target", "client", *CSV))
-def from_svmlight(
-    path: str | os.PathLike[str],
-    *,
-    clients: ArrayLike | Callable[[Any], ArrayLike],
-    n_features: int | None = None,
-    **settings: Unpack[TableKeywords],
-) -> EncodedProblem:
-    r"""Σ_c w_c f_c from a file in svmlight format, which does not say to which client a row belongs.
-
-    The features become a dense array. In the encoding they are called x0, x1, ...
-
-    Parameters
-    ----------
-    path
-        The file.
-    clients
-        Each row's client, text or whole numbers; or a function that makes them from the targets, such as
-        ``lambda y: partition.dirichlet(y, n_clients=10, alpha=0.5, seed=0)``.
-    n_features
-        Number of features, if the file may lack the last ones.
-    {TableSettings}
-
-    Returns
-    -------
-    EncodedProblem
-        The problem.
-
-    Raises
-    ------
-    InvalidInput
-        If the file, the clients or the settings cannot be used.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> import fedscaffold as fs
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "rows.svm"
-    ...     _ = file.write_text("1.5 1:2 2:3\n0.5 2:1\n2.5 1:1\n1.0 1:4 2:2\n")
-    ...     fs.data.from_svmlight(file, clients=["A", "A", "B", "B"], l2=0.1)
-    EncodedRidge(n_clients=2, dim=2, n_records=4, l2=0.1)
-    """
-    chosen = TableSettings(target="target", client="client", **settings)
-    pa = load_pyarrow()
-    datasets = load_optional("sklearn.datasets", "svmlight files need scikit-learn", extra="data")
-    file = existing_file(path)
-    try:
-        x, y = datasets.load_svmlight_file(str(file), n_features=n_features)
-    except (ValueError, OSError) as error:
-        raise InvalidInput(f"cannot read {path} as svmlight: {error}") from None
-    owners = np.asarray(clients(y) if callable(clients) else clients)
-    if owners.shape != y.shape:
-        raise InvalidInput(f"clients must name one client for each of the {y.size} rows, got shape {owners.shape}")
-    if owners.dtype.kind not in "iuUbO":
-        raise InvalidInput(f"clients must be text or whole numbers, got {owners.dtype}")
-    dense = x.toarray(order="F")
-    columns = {f"x{j}": dense[:, j] for j in range(dense.shape[1])}
-    return _from_frame(pa.table({**columns, "target": y, "client": pa.array(owners.tolist())}), chosen)
-
-
-@shared_parameters(TableSettings, leave_out=("target", "client", *CSV))
-def from_parquet(
+def from_file(
     path: Paths,
     *,
     target: str,
@@ -191,28 +70,29 @@ def from_parquet(
     max_bytes_in_memory: int = 0,
     **settings: Unpack[TableKeywords],
 ) -> EncodedProblem:
-    """Σ_c w_c f_c, where client c holds the rows of Parquet files that name it in one column.
+    r"""Σ_c w_c f_c, where client c holds the rows of CSV or Parquet files that name it in one column.
 
-    Files are read twice, some rows at a time, and never held as a whole: the first pass counts, the second
-    fills the problem's array of float64. So memory is that array, 8 bytes for each row and coordinate, and some
-    tens of megabytes. Clients may be interleaved in any order. The result equals that of `from_frame` to the bit.
+    The result equals that of `from_frame` to the bit. A CSV file is held in memory besides the problem. Its first
+    line names the columns; their types are found from all rows, and empty fields and the usual spellings of a
+    missing value (NA, NaN, null, ...) are missing.
 
-    With `cache_dir` that array is written to a folder, client after client, and memory-mapped instead of held in
-    memory: then it may be larger than memory. The folder is written once; the same call opens it at once, whatever
-    `l2` and `weights` it asks for. It takes as much disk as the array, and twice that while it is written.
+    Parquet files are read twice, some rows at a time, and never held as a whole: memory is the problem's array of
+    float64, 8 bytes for each row and coordinate, and some tens of megabytes. With `cache_dir` the array is written
+    to a folder, client after client, and memory-mapped: then it may be larger than memory. The same call opens the
+    folder at once, whatever `l2` and `weights` it asks for. It takes as much disk as the array, and twice that
+    while it is written.
 
     Parameters
     ----------
     path
-        The file; or several, as a list, or as a folder whose .parquet files are taken in the order of their names.
-        All must have the same columns.
+        The file, whose name ends in .csv (then perhaps .gz, .bz2 or .zst) or .parquet; or several Parquet files of
+        the same columns, as a list, or as a folder whose .parquet files are taken in the order of their names.
     target, client
         Names of the column to predict and of the column of each row's client.
     {TableSettings}
     cache_dir
-        Folder for the encoded records: x.npy, y.npy, and records.json, which names their table and settings. It is
-        made if it does not exist. A folder with the records of another table, of this one before it changed, or of
-        other settings is rejected.
+        Folder for the encoded records of Parquet files, made if it does not exist. A folder with the records of
+        another table, of this one before it changed, or of other settings is rejected.
     max_bytes_in_memory
         Records of at most this many bytes are held in memory although `cache_dir` is given, unless the folder
         holds them already.
@@ -231,38 +111,15 @@ def from_parquet(
     --------
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
-    >>> import pandas as pd
     >>> import fedscaffold as fs
-    >>> visits = pd.DataFrame({"hospital": ["A", "A", "B", "B"], "age": [50, 61, 47, 70], "days": [2, 5, 4, 3]})
     >>> with TemporaryDirectory() as folder:
-    ...     visits.to_parquet(Path(folder) / "visits.parquet")
-    ...     fs.data.from_parquet(Path(folder) / "visits.parquet", target="days", client="hospital")
+    ...     file = Path(folder) / "visits.csv"
+    ...     _ = file.write_text("hospital,age,days\nA,50,2\nA,61,5\nB,47,4\nB,70,3\n")
+    ...     fs.data.from_file(file, target="days", client="hospital")
     EncodedRidge(n_clients=2, dim=1, n_records=4, l2=0.0)
     """
     chosen = TableSettings(target=target, client=client, **settings)
-    return _from_parquet(path, chosen, cache_dir, max_bytes_in_memory)
-
-
-def _from_parquet(
-    path: Paths, settings: TableSettings, cache_dir: str | os.PathLike[str] | None, max_bytes_in_memory: int
-) -> EncodedProblem:
-    settings.reject_csv_format(f"{path} is Parquet")
-    whole_number("max_bytes_in_memory", max_bytes_in_memory, least=0)
-    files = parquet_files(path)
-    folder = None if cache_dir is None else Path(cache_dir)
-    with open_parquet(files) as source:
-        settings = with_kind(source, settings)
-        identity = cache_identity(files, settings)
-        if folder is not None and cache_exists(folder):
-            return open_cache(folder, identity, settings)
-        layout = table_layout(source, settings)
-        if folder is None or layout.nbytes <= max_bytes_in_memory:
-            return problem_in_memory(layout, settings)
-        write_cache(layout, folder, identity)
-    if cache_identity(files, settings) != identity:
-        remove_cache(folder)
-        raise InvalidInput(f"{path} changed while it was being read; start again")
-    return open_cache(folder, identity, settings)
+    return _from_table(path, chosen, cache_dir, max_bytes_in_memory)
 
 
 @shared_parameters(FitTableSettings, leave_out=("target", "client"))
@@ -288,7 +145,7 @@ def open_problem(
         Names of the column to predict and of the column of each row's client.
     {FitTableSettings}
     cache_dir
-        Folder for the encoded records of a Parquet table that is larger than memory; see `data.from_parquet`.
+        Folder for the encoded records of a Parquet table that is larger than memory; see `data.from_file`.
     max_bytes_in_memory
         Records of at most this many bytes are held in memory although `cache_dir` is given.
 
@@ -316,13 +173,47 @@ def open_problem(
     chosen = FitTableSettings(target=target, client=client, **settings)
     if isinstance(data, EncodedProblem):
         raise InvalidInput("this is a problem already; give it to fedscaffold.models.fit")
+    return _from_table(data, chosen, cache_dir, max_bytes_in_memory)
+
+
+def _from_table(
+    data: Any,
+    settings: TableSettings,
+    cache_dir: str | os.PathLike[str] | None = None,
+    max_bytes_in_memory: int = 0,
+) -> EncodedProblem:
+    """Return the problem of a data frame, a file or several."""
+    whole_number("max_bytes_in_memory", max_bytes_in_memory, least=0)
     is_file = isinstance(data, str | os.PathLike)
-    if is_file and is_parquet(data):
-        return _from_parquet(data, chosen, cache_dir, max_bytes_in_memory)
+    if isinstance(data, list | tuple) or (is_file and is_parquet(data)):
+        return _from_parquet(data, settings, None if cache_dir is None else Path(cache_dir), max_bytes_in_memory)
     if cache_dir is not None and max_bytes_in_memory == 0:
         what = f"{data} is CSV" if is_file else "the table is in memory"
         raise InvalidInput(f"cache_dir is for Parquet, but {what}; write the table as Parquet")
-    return _from_csv(data, chosen) if is_file else _from_frame(data, chosen)
+    if is_file:
+        return build_problem(frame_source(read_csv(data, settings.csv_format)), settings)
+    settings.reject_csv_format("the table is in memory")
+    return build_problem(frame_source(data), settings)
+
+
+def _from_parquet(
+    path: Paths, settings: TableSettings, folder: Path | None, max_bytes_in_memory: int
+) -> EncodedProblem:
+    settings.reject_csv_format(f"{path} is Parquet")
+    files = parquet_files(path)
+    with open_parquet(files) as source:
+        settings = with_kind(source, settings)
+        identity = cache_identity(files, settings)
+        if folder is not None and cache_exists(folder):
+            return open_cache(folder, identity, settings)
+        layout = table_layout(source, settings)
+        if folder is None or layout.nbytes <= max_bytes_in_memory:
+            return problem_in_memory(layout, settings)
+        write_cache(layout, folder, identity)
+    if cache_identity(files, settings) != identity:
+        remove_cache(folder)
+        raise InvalidInput(f"{path} changed while it was being read; start again")
+    return open_cache(folder, identity, settings)
 
 
 def default_max_bytes_in_memory() -> int:

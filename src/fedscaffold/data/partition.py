@@ -34,7 +34,7 @@ def iid(y: ArrayLike, *, n_clients: int, seed: int, min_rows: int = 2) -> Ids:
     >>> partition.iid(range(6), n_clients=3, seed=0)
     array([2, 2, 0, 0, 1, 1])
     """
-    rows = _rows("y", y)
+    rows = _rows(y)
     rng = _generator(rows, n_clients, seed, min_rows)
     return _dealt(rng.permutation(rows), n_clients)
 
@@ -62,7 +62,7 @@ def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows
     >>> partition.summary(clients, y).rows
     array([ 5,  2, 13])
     """
-    rows = _rows("y", y)
+    rows = _rows(y)
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise InvalidInput(f"y must have one label per row, got an array of shape {labels.shape}")
@@ -96,7 +96,7 @@ def quantity(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows:
     >>> np.bincount(partition.quantity(range(20), n_clients=3, alpha=0.5, seed=0))
     array([ 7,  2, 11])
     """
-    rows = _rows("y", y)
+    rows = _rows(y)
     positive("alpha", alpha)
     rng = _generator(rows, n_clients, seed, min_rows)
     shares = rng.dirichlet(np.full(n_clients, float(alpha)))
@@ -139,11 +139,12 @@ def feature_shift(
         raise InvalidInput(f"X must have rows and columns, got shape {features.shape}")
     if not np.isfinite(features).all():
         raise InvalidInput("X holds NaN or infinity; drop or fill such rows first")
-    strength = not_negative("strength", strength)
-    if strength > 1.0:
+    if not_negative("strength", strength) > 1.0:
         raise InvalidInput(f"strength must be between 0 and 1, got {strength!r}")
     rng = _generator(len(features), n_clients, seed, min_rows)
-    score = _principal(features) if column is None else features[:, _column(column, features.shape[1])]
+    if column is not None and whole_number("column", column, least=0) >= features.shape[1]:
+        raise InvalidInput(f"column must be below {features.shape[1]}, the number of columns of X, got {column}")
+    score = _principal(features) if column is None else features[:, column]
     rank = np.empty(score.size)
     rank[np.lexsort((rng.random(score.size), score))] = (np.arange(score.size) + 0.5) / score.size
     key = strength * rank + (1.0 - strength) * rng.random(score.size)
@@ -152,30 +153,11 @@ def feature_shift(
 
 @dataclass(frozen=True, eq=False)
 class PartitionSummary:
-    """Numbers of rows of each client and class; `print` shows them as a table.
+    """Numbers of rows of each client and class; `print` shows them as a table."""
 
-    Parameters
-    ----------
-    clients
-        The clients' ids, in ascending order.
-    classes
-        The classes, in ascending order.
-    counts
-        Numbers of rows, shape (clients, classes).
-
-    Examples
-    --------
-    >>> from fedscaffold.data import partition
-    >>> print(partition.summary(["A", "A", "B", "B"], ["ill", "well", "ill", "ill"]))
-    2 clients, 4 rows, 2 to 2 per client; label skew 0.25
-    client     rows     ill   well
-         A        2     50%    50%
-         B        2    100%     0%
-    """
-
-    clients: tuple[Any, ...]
-    classes: tuple[Any, ...]
-    counts: Ids
+    clients: tuple[Any, ...]  # their ids, in ascending order
+    classes: tuple[Any, ...]  # in ascending order
+    counts: Ids  # numbers of rows, (clients, classes)
 
     @property
     def rows(self) -> Ids:
@@ -195,20 +177,17 @@ class PartitionSummary:
 
     def __str__(self) -> str:
         rows = self.rows
-        head = (
-            f"{rows.size} clients, {rows.sum()} rows, {rows.min()} to {rows.max()} per client; "
-            f"label skew {self.skew:.2f}"
-        )
-        names = [str(name) for name in self.classes]
-        wide = max(6, *(len(name) for name in names))
+        span = f"{rows.min()} to {rows.max()} per client"
+        wide = max(6, *(len(str(name)) for name in self.classes))
         first = max(6, *(len(str(client)) for client in self.clients))
-        lines = [f"{'client':>{first}}  {'rows':>7}  " + " ".join(f"{name:>{wide}}" for name in names)]
+        lines = [f"{rows.size} clients, {rows.sum()} rows, {span}; label skew {self.skew:.2f}"]
+        lines += [f"{'client':>{first}}  {'rows':>7}  " + " ".join(f"{name!s:>{wide}}" for name in self.classes)]
         for client, count, shares in list(zip(self.clients, rows, self.shares, strict=True))[:20]:
             cells = " ".join(f"{share:>{wide}.0%}" for share in shares)
             lines.append(f"{client!s:>{first}}  {count:>7}  {cells}")
         if rows.size > 20:
             lines.append(f"... and {rows.size - 20} more clients")
-        return "\n".join([head, *lines])
+        return "\n".join(lines)
 
 
 def summary(clients: ArrayLike, y: ArrayLike) -> PartitionSummary:
@@ -224,9 +203,11 @@ def summary(clients: ArrayLike, y: ArrayLike) -> PartitionSummary:
     Examples
     --------
     >>> from fedscaffold.data import partition
-    >>> partition.summary(["A", "A", "B", "B"], ["ill", "well", "ill", "ill"]).counts
-    array([[1, 1],
-           [2, 0]])
+    >>> print(partition.summary(["A", "A", "B", "B"], ["ill", "well", "ill", "ill"]))
+    2 clients, 4 rows, 2 to 2 per client; label skew 0.25
+    client     rows     ill   well
+         A        2     50%    50%
+         B        2    100%     0%
     """
     owners, labels = np.asarray(clients), np.asarray(y)
     if owners.shape != labels.shape or owners.ndim != 1 or owners.size == 0:
@@ -240,14 +221,11 @@ def summary(clients: ArrayLike, y: ArrayLike) -> PartitionSummary:
     return PartitionSummary(tuple(names.tolist()), tuple(classes.tolist()), counts)
 
 
-def _rows(name: str, values: ArrayLike) -> int:
+def _rows(y: ArrayLike) -> int:
     try:
-        shape = np.shape(values)
-    except ValueError:  # rows of different lengths
-        shape = ()
-    if not shape:
-        raise InvalidInput(f"{name} must have one entry per row, got {given(values)}")
-    return shape[0]
+        return np.shape(y)[0]
+    except (ValueError, IndexError):  # rows of different lengths, or a number
+        raise InvalidInput(f"y must have one entry per row, got {given(y)}") from None
 
 
 def _generator(rows: int, n_clients: int, seed: int, min_rows: int) -> np.random.Generator:
@@ -290,12 +268,6 @@ def _principal(features: Array) -> Array:
     centred = features - features.mean(axis=0)
     direction = np.linalg.eigh(centred.T @ centred)[1][:, -1]
     return centred @ (direction * np.sign(direction[np.abs(direction).argmax()]))
-
-
-def _column(column: Any, dim: int) -> int:
-    if whole_number("column", column, least=0) >= dim:
-        raise InvalidInput(f"column must be below {dim}, the number of columns of X, got {column}")
-    return int(column)
 
 
 __all__: Sequence[str] = ["PartitionSummary", "dirichlet", "feature_shift", "iid", "quantity", "summary"]

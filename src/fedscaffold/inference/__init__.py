@@ -1,11 +1,12 @@
-"""Standard errors, intervals and tests, from sums that clients add up; and the Newton steps that close a fit."""
+"""Training, standard errors, intervals and tests from sums over clients."""
 
-from fedscaffold.inference.closing import Closed, NewtonStep, close, newton_step
+from fedscaffold.inference.closing import NewtonStep, newton_step
 from fedscaffold.inference.coordinates import Coordinates
 from fedscaffold.inference.per_client import client_sums, closing_sums
 from fedscaffold.inference.summarise import summarise, summarise_sums
 from fedscaffold.inference.summary import Summary, WaldTest
 from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.training import Closed, close
 
 __all__ = [
     "Closed",

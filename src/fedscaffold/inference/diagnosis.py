@@ -1,98 +1,162 @@
-"""Coefficients that the data do not determine: named before a Newton step would run into them."""
+"""Coefficients that the data do not determine, named by column before Newton steps run into them.
+
+Columns depend on each other if a Hessian has a direction without curvature. Classes are separated if the curvature
+of a direction vanishes as coefficients grow: it is compared with that of the first model, since no sum counts rows.
+"""
+
+from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.problems.newton import PENALISE
 
-DEPENDENT = (
-    1e-11  # smallest eigenvalue of a Hessian with ones on its diagonal: below, columns depend on each other
-)
-SEPARATED = 1e-6  # smallest curvature over the usual one: below, some rows are fitted perfectly
+DEPENDENT = 1e-11  # least eigenvalue of a Hessian with ones on its diagonal: a hundred times its rounding error
+SEPARATED = 1e-7  # curvature over that of the first model: one event in 40 million rows leaves about as much
+SEPARABLE = ("logistic", "multinomial", "poisson")  # kinds in which coefficients can grow without bound
 TAKES_PART, DEPENDS = 0.1, 1e-3  # of the largest entry of a direction: columns with less are not named
 MOST_NAMED = 5
 
 
 def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
-    """Raise InvalidInput that names the columns where some combination of coefficients is not determined."""
+    """Raise if some combination of coefficients is not determined by closing sums.
+
+    Parameters
+    ----------
+    sums
+        Closing sums of all clients.
+    penalty
+        Second derivatives of the penalty in units of the sums, (dim,).
+    names
+        Names of the features.
+
+    Raises
+    ------
+    InvalidInput
+        With the columns that are constant, depend on each other, or separate the classes.
+    """
     if (penalty > 0.0).all():
         return
-    features = sums.squares.size
-    names = names or tuple(f"x{j}" for j in range(features))
-    classes = sums.null.size if sums.kind == "multinomial" else 1
-    hessian, own = sums.hessian, penalty[:features]
-    if classes > 1:  # each class against the first
-        hessian, own = hessian[features:, features:], penalty[features:]
-    A = hessian + np.diag(own)
-    if sums.rows < A.shape[0] + sums.intercepts and not own.any():
+    names = names or tuple(f"x{j}" for j in range(sums.squares.size))
+    A, free, columns = _free_part(sums, penalty)
+    if sums.rows < free.size + sums.intercepts and free.all():
         raise InvalidInput(
-            f"there are {sums.rows:,} rows for {A.shape[0] + sums.intercepts:,} coefficients; use fewer columns "
+            f"there are {sums.rows:,} rows for {free.size + sums.intercepts:,} coefficients; use fewer columns "
             f"or more rows, or {PENALISE}"
         )
-    free = own == 0.0  # a penalty, however small, determines the rest
-    A, columns = A[np.ix_(free, free)], (np.arange(A.shape[0]) % features)[free]
-    zero = sums.squares[columns] == 0.0
+    squares = sums.squares[columns]
+    zero = squares == 0.0
     if sums.intercepts:
-        zero |= np.diagonal(A) <= 1e-12 * np.maximum(sums.squares[columns], np.finfo(np.float64).tiny)
+        zero |= np.diagonal(A) <= 1e-12 * np.maximum(squares, np.finfo(np.float64).tiny)
     if zero.any():
-        which = _named([names[j] for j in dict.fromkeys(columns[zero].tolist())])
+        which = _listed(_columns_of(names[j] for j in dict.fromkeys(columns[zero].tolist())))
         why = "is the same in all rows of each client" if sums.intercepts else "is 0 in all rows"
         raise InvalidInput(f"{which} {why}, so it has no coefficient; leave it out, or {PENALISE}")
-    more_than_a_constant = np.unique(columns).size > 1 or bool(sums.varying[columns].any())
-    usual = _usual_curvature(sums)
-    if usual is not None and more_than_a_constant:
-        value, direction = _flattest(A, usual * sums.squares[columns])
-        if value < SEPARATED and sums.extreme:
-            part = _part_of(direction, columns, TAKES_PART)
-            guilty = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]
-            raise InvalidInput(
-                f"{_named(guilty)} {_certainty(sums, len(guilty) == 1)}, and coefficients would grow for ever; "
-                f"leave it out, merge categories, or {PENALISE}"
-            )
-    value, direction = _flattest(A, np.diagonal(A))
+    curvature = _null_curvature(sums)
+    if curvature is not None and sums.varying[columns].any():
+        vanished = np.diagonal(A) < SEPARATED * curvature * squares
+        if vanished.any():
+            raise _separation(sums, names, columns[vanished].tolist())
+    value, direction = _flattest(A)
     if value < DEPENDENT:
-        involved = [names[j] for j in _part_of(direction, columns, DEPENDS)]
+        involved = _columns_of(names[j] for j in _part_of(direction, columns, DEPENDS))
         what = "depend on each other, so that their coefficients are not determined"
         if len(involved) == 1:
-            what = "has no coefficient of its own"
-        raise InvalidInput(f"{_named(involved)} {what}; leave one out, or {PENALISE}")
+            what = "has values that depend on each other, so that coefficients are not determined"
+        raise InvalidInput(f"{_listed(involved)} {what}; leave one out, or {PENALISE}")
 
 
-def _usual_curvature(sums: ClosingSums) -> float | None:
-    """ℓ'' of a record that is not fitted perfectly: at a probability of one half, or at the mean count.
+def refuse_separated(sums: ClosingSums, first: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
+    """Raise if the curvature of some direction has vanished since the first model of a training.
 
-    None for families in which no coefficient can grow for ever.
+    Parameters
+    ----------
+    sums, first
+        Closing sums of all clients at the present model and at the first one.
+    penalty, names
+        As in `refuse_undetermined`.
+
+    Raises
+    ------
+    InvalidInput
+        With the columns that separate the classes, or go with counts of 0 alone.
     """
+    if (penalty > 0.0).all():
+        return
+    names = names or tuple(f"x{j}" for j in range(sums.squares.size))
+    (A, _, columns), (A0, _, _) = _free_part(sums, penalty), _free_part(first, penalty)
+    curvature = _null_curvature(sums)
+    if curvature is None or not sums.varying[columns].any():
+        return
+    # at most the curvature of a model with a constant alone: outcomes may be rare, the first model far off
+    A0 = A0 * min(1.0, float((curvature * sums.squares[columns] / np.diagonal(A0)).min()))
+    scale = 1.0 / np.sqrt(np.diagonal(A0))
+    half = np.linalg.inv(np.linalg.cholesky(A0 * scale * scale[:, None]))
+    values, vectors = np.linalg.eigh(half @ (A * scale * scale[:, None]) @ half.T)
+    if values[0] < SEPARATED:
+        raise _separation(sums, names, _part_of(half.T @ vectors[:, 0], columns, TAKES_PART))
+
+
+def _free_part(sums: ClosingSums, penalty: Array) -> tuple[Array, NDArray[np.bool_], IntArray]:
+    """Return the Hessian of coefficients without penalty, which coefficients these are, and their columns.
+
+    A penalty, however small, determines the others. Of several classes, each is taken against the first.
+    """
+    features = sums.squares.size
+    begin = features if sums.kind == "multinomial" else 0
+    free = penalty[begin:] == 0.0
+    columns = (np.arange(free.size) % features)[free]
+    return sums.hessian[begin:, begin:][np.ix_(free, free)], free, columns
+
+
+def _null_curvature(sums: ClosingSums) -> float | None:
+    """Return ℓ'' of a record under a model with a constant alone; None if coefficients cannot grow without bound."""
+    if sums.kind not in SEPARABLE:
+        return None
+    share = float(sums.null.min() if sums.kind == "multinomial" else sums.null[0]) / sums.weight
+    return share if sums.kind == "poisson" else share * (1.0 - share)
+
+
+def _separation(sums: ClosingSums, names: tuple[str, ...], part: list[int]) -> InvalidInput:
+    guilty = _columns_of([names[j] for j in part if sums.varying[j]] or [names[j] for j in part])
+    what = "separates the classes" if len(guilty) == 1 else "together separate the classes"
     if sums.kind == "poisson":
-        return float(sums.null[0]) / sums.weight
-    return 0.25 if sums.kind in ("logistic", "multinomial") else None
+        what = "goes with counts of 0 alone" if len(guilty) == 1 else "together go with counts of 0 alone"
+    return InvalidInput(
+        f"{_listed(guilty)} {what}, and coefficients would grow for ever; leave it out, merge categories, or "
+        f"{PENALISE}"
+    )
 
 
-def _certainty(sums: ClosingSums, one: bool) -> str:
-    if sums.kind == "poisson":
-        verb = "goes" if one else "together go"
-        return f"{verb} with counts of 0 alone: for {sums.extreme:,} rows the fitted mean is 0"
-    verb = "separates" if one else "together separate"
-    return f"{verb} the classes: for {sums.extreme:,} rows the class is certain"
-
-
-def _flattest(A: Array, weight: Array) -> tuple[float, Array]:
-    """Smallest eigenvalue of A scaled by 1/√weight on both sides, and its direction when scaled so."""
-    scale = 1.0 / np.sqrt(weight)
+def _flattest(A: Array) -> tuple[float, Array]:
+    """Return the least eigenvalue of A scaled to ones on its diagonal, and its direction."""
+    scale = 1.0 / np.sqrt(np.diagonal(A))
     values, vectors = np.linalg.eigh(A * scale * scale[:, None])
     return float(values[0]), np.asarray(vectors[:, 0])
 
 
 def _part_of(direction: Array, columns: IntArray, least: float) -> list[int]:
-    """Columns that take part in a direction, those with the largest share first."""
+    """Return the columns that take part in a direction, the largest share first."""
     size = np.abs(direction)
     order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] >= least * size.max()]
     return list(dict.fromkeys(int(columns[j]) for j in order))
 
 
-def _named(names: list[str]) -> str:
+def _columns_of(features: Iterable[str]) -> list[str]:
+    """Return names of features; several values of one category, "ward=x" and "ward=y", become "ward"."""
+    names = list(features)
+    columns = [name.partition("=")[0] for name in names]
+    return list(
+        dict.fromkeys(
+            column if columns.count(column) > 1 else name for name, column in zip(names, columns, strict=True)
+        )
+    )
+
+
+def _listed(names: list[str]) -> str:
     shown = [repr(name) for name in names[:MOST_NAMED]]
     if len(names) > MOST_NAMED:
         shown.append(f"{len(names) - MOST_NAMED} more")

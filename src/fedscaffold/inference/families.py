@@ -1,21 +1,19 @@
-"""What inference knows of each family besides the derivatives of its loss: constants, variances, the null model.
+"""Families of distributions: constants, variances and the null model, besides the derivatives of losses.
 
-Losses are negative log-likelihoods up to terms without θ: what is left out is added up here. Functions take
-margins z (offset included), targets y, offsets o and weights a of some records, and return sums over them.
+Losses are negative log-likelihoods up to terms without θ, which are added up here. Functions take margins z (offset
+included), targets y, offsets o and weights a of some records, and return sums over them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 HIGHEST = 700.0  # of an exponent, below what overflows
-EXTREME = 18.0  # |z| from which a fitted probability or mean is within 1.5e-8 of 0 or 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,7 @@ class ErrorFamily:
     name
         As printed in summaries.
     ratio
-        What exp(coefficient) is called, such as "odds ratio"; None where it means nothing.
+        Name of exp(coefficient), such as "odds ratio"; None if it has no meaning.
     dispersion
         Whether the variance has a factor φ that is estimated from Pearson's statistic.
     pearson
@@ -35,13 +33,11 @@ class ErrorFamily:
     saturated
         Σ a ℓ of the model that fits every record.
     constant
-        What the log-likelihood needs besides the loss.
+        Terms of the log-likelihood besides the loss.
     null_sums, null_loss
         Sums for the model with a constant alone, and its loss from these sums and the sum of the weights.
     expected
-        a E ℓ'' of each record, where that differs from ℓ''; None where they agree.
-    extreme
-        Whether records of these margins are fitted perfectly, but for eight digits; None where none can be.
+        E ℓ'' of each record, if that differs from ℓ''; None if they agree.
     """
 
     name: str
@@ -53,7 +49,6 @@ class ErrorFamily:
     null_sums: Callable[[Array, Array, Array], Array]
     null_loss: Callable[[Array, float], float]
     expected: Callable[[Array, Array], Array] | None = None
-    extreme: Callable[[Array], NDArray[np.bool_]] | None = None
 
 
 def _zero(y: Array, a: Array) -> float:
@@ -61,7 +56,7 @@ def _zero(y: Array, a: Array) -> float:
 
 
 def _entropy(shares: Array) -> float:
-    """−Σ n_k log(n_k / n) of weights n_k of classes."""
+    """Return −Σ n_k log(n_k / n) of weights n_k of classes."""
     return float(-xlogy(shares, shares / shares.sum()).sum())
 
 
@@ -70,18 +65,18 @@ def _logistic_null_sums(y: Array, o: Array, a: Array) -> Array:
 
 
 def _logistic_null_loss(sums: Array, weight: float) -> float:
-    """Not in closed form where records have offsets: then NaN."""
+    """Return the null model's loss; NaN if records have offsets, as it then has no closed form."""
     return float("nan") if sums[1] else _entropy(np.array([sums[0], weight - sums[0]]))
 
 
 def _poisson_null_loss(sums: Array, weight: float) -> float:
-    """Σ a (exp(α + o) − y (α + o)) at the best α, from Σ a y, Σ a exp(o) and Σ a y o."""
+    """Return Σ a (exp(α + o) − y (α + o)) at the best α, from Σ a y, Σ a exp(o) and Σ a y o."""
     counts, exposure, product = sums
     return float(counts - xlogy(counts, counts / exposure) - product)
 
 
 def _gamma_null_loss(sums: Array, weight: float) -> float:
-    """Σ a (y exp(−α − o) + α + o) at the best α, from Σ a y exp(−o) and Σ a o."""
+    """Return Σ a (y exp(−α − o) + α + o) at the best α, from Σ a y exp(−o) and Σ a o."""
     return float(weight + weight * np.log(sums[0] / weight) + sums[1])
 
 
@@ -105,7 +100,6 @@ FAMILIES = {
         constant=_zero,
         null_sums=_logistic_null_sums,
         null_loss=_logistic_null_loss,
-        extreme=lambda z: np.abs(z) > EXTREME,
     ),
     "multinomial": ErrorFamily(
         name="Multinomial",
@@ -126,7 +120,6 @@ FAMILIES = {
         constant=lambda y, a: float(-(a @ gammaln(y + 1.0))),
         null_sums=lambda y, o, a: np.array([a @ y, a @ np.exp(o), a @ (y * o)]),
         null_loss=_poisson_null_loss,
-        extreme=lambda z: z < -EXTREME,
     ),
     "gamma": ErrorFamily(
         name="Gamma",
@@ -143,7 +136,7 @@ FAMILIES = {
 
 
 def family_of(kind: str) -> ErrorFamily:
-    """The family of a problem's kind; problems that are not regressions are refused."""
+    """Return the family of a problem's kind; raise if it is not a regression."""
     if kind not in FAMILIES:
         raise InvalidInput(
             f"there are standard errors for {', '.join(FAMILIES)} regression, not for {kind!r} problems"

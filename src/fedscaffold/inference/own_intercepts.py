@@ -1,4 +1,4 @@
-"""Intercepts that clients have of their own: fitted where their rows are, and eliminated from what is added up."""
+"""Intercepts of single clients: fitted to the client's rows, and eliminated from its sums."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,14 +7,14 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.inference.sums import ClosingSums
-from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT, plain_columns
+from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT
 from fedscaffold.problems.glm import Glm
 
 MOST_STEPS = 100  # of Newton's method for one intercept
 
 
 def own_intercept(problem: Glm | type[Glm], z: Array, y: Array, a: Array) -> float | None:
-    """The α with Σ a ℓ'(z + α, y) = 0; None where the loss falls for ever."""
+    """Return α with Σ a ℓ'(z + α, y) = 0; None if the loss decreases without bound."""
     present = a > 0
     if not present.any():
         return None
@@ -34,7 +34,7 @@ def own_intercept(problem: Glm | type[Glm], z: Array, y: Array, a: Array) -> flo
 
 
 def client_intercept(problem: Any, client: int, theta: Array) -> float | None:
-    """The own intercept of one client at θ; None where its rows are fitted perfectly by an infinite one.
+    """Return the intercept of one client at θ; None if an infinite one fits its rows perfectly.
 
     Examples
     --------
@@ -51,13 +51,14 @@ def client_intercept(problem: Any, client: int, theta: Array) -> float | None:
 
 
 def record_columns(y: Array) -> tuple[Array, Array, Array]:
-    """Targets, offsets and weights of records."""
-    columns = plain_columns(y)
-    return columns[:, TARGET], columns[:, OFFSET], columns[:, WEIGHT]
+    """Return targets, offsets and weights of records."""
+    if y.ndim == 1:
+        return y, np.zeros(len(y)), np.ones(len(y))
+    return y[:, TARGET], y[:, OFFSET], y[:, WEIGHT]
 
 
 def without_last(wide: ClosingSums, theta: Array) -> ClosingSums:
-    """Sums in which the last coefficient, the client's own intercept, follows the others at its best.
+    """Return sums in which the last coefficient, the client's intercept, is the best one for the others.
 
     With A the Hessian and r = A_·l / A_ll, gradients become g − r g_l and matrices P M Pᵀ with P = [I, −r].
     """

@@ -1,29 +1,78 @@
-"""What each client computes for the closing sums: one pass over its records at θ, some thousand rows at a time."""
+"""Closing sums of clients, in one pass over their records at θ, some thousand rows at a time."""
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread, spans
-from fedscaffold.core.types import Array
-from fedscaffold.inference.families import EXTREME, ErrorFamily, family_of
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.inference.coordinates import slope_mask
+from fedscaffold.inference.families import family_of
 from fedscaffold.inference.own_intercepts import own_intercept, record_columns, without_last
 from fedscaffold.inference.sums import ClosingSums
-from fedscaffold.problems.glm import Glm
+from fedscaffold.problems.base import WEIGHT, log_softmax
 from fedscaffold.problems.multinomial import Multinomial
 
 NUMBERS_AT_ONCE = 1 << 18  # of a block of records: 2 megabytes, of which two copies are made
-MOST_COEFFICIENTS = 1000
+MOST_COEFFICIENTS = 1000  # a Hessian of 8 megabytes, and a second or so for its inverse
 
 
-@one_blas_thread
+class ProblemSums:
+    """Closing sums of all clients of a problem at any θ; sums that do not depend on θ are computed once.
+
+    Parameters
+    ----------
+    problem
+        `fedscaffold.problems.Ridge`, `Logistic`, `Multinomial`, `Poisson` or `Gamma`.
+    names
+        Names of the features, for messages.
+    n_intercepts
+        How many of the last features are intercepts.
+    client_intercepts
+        Whether each client has an intercept, which no sum reveals.
+    """
+
+    def __init__(
+        self, problem: Any, *, names: tuple[str, ...] = (), n_intercepts: int = 0, client_intercepts: bool = False
+    ) -> None:
+        self.problem, self.names, self.client_intercepts = problem, names, client_intercepts
+        self.dim = int(problem.dim)
+        self.slopes: NDArray[np.bool_] = slope_mask(problem.vectors, problem.n_features, n_intercepts)
+
+    @cached_property
+    def _fixed(self) -> dict[str, Any]:
+        return _fixed_sums(self.problem, 0, self.problem.n_clients, _counts_for(self.problem))
+
+    def penalty(self, sums: ClosingSums) -> Array:
+        """Return the second derivatives of the penalty in units of the sums, (dim,)."""
+        return np.asarray(self.problem.n_records * self.problem.penalty)
+
+    @one_blas_thread
+    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
+        """Return the closing sums at θ, with products of scores if these are asked for."""
+        check_dimension(self.problem)
+        counts_for, theta = _counts_for(self.problem), np.asarray(theta, dtype=np.float64)
+        if not self.client_intercepts:
+            every = (0, self.problem.n_clients)
+            return _sums(self.problem, theta, *every, counts_for, scores=scores, fixed=self._fixed)
+        total: ClosingSums | None = None
+        for client, _ in enumerate(spans(self.problem.offsets, self.problem.x, self.problem.y)):
+            own = client_sums(
+                self.problem, client, theta, scores=scores, intercept=True, counts_for=float(counts_for[client])
+            )
+            total = own if total is None else total + own
+        assert total is not None  # a problem has clients
+        return total
+
+
 def closing_sums(
     problem: Any, theta: Array, *, scores: bool = True, client_intercepts: bool = False
 ) -> ClosingSums:
-    """Closing sums of all clients of a problem at θ, added up.
+    """Return the closing sums of all clients of a problem at θ.
 
     Parameters
     ----------
@@ -34,7 +83,16 @@ def closing_sums(
     scores
         Whether products of scores are summed too, which robust standard errors need.
     client_intercepts
-        Whether each client has an intercept of its own, fitted at θ and told to nobody.
+        Whether each client has an intercept, fitted at θ, which no sum reveals.
+
+    Returns
+    -------
+    ClosingSums
+
+    Raises
+    ------
+    InvalidInput
+        If the problem is not a regression, or has too many coefficients for a Hessian.
 
     Examples
     --------
@@ -47,26 +105,11 @@ def closing_sums(
     (60, 3)
     """
     check_dimension(problem)
-    counts_for = problem.weights * problem.n_records / problem.sizes
-    if np.allclose(counts_for, 1.0, rtol=1e-9, atol=0.0):
-        counts_for = np.ones(problem.n_clients)
-    total: ClosingSums | None = None
-    for client, _ in enumerate(spans(problem.offsets, problem.x, problem.y)):
-        own = client_sums(
-            problem,
-            client,
-            theta,
-            scores=scores,
-            intercept=client_intercepts,
-            counts_for=float(counts_for[client]),
-        )
-        total = own if total is None else total + own
-    assert total is not None  # a problem has clients
-    return total
+    return ProblemSums(problem, client_intercepts=client_intercepts).closing(theta, scores=scores)
 
 
 def check_dimension(problem: Any) -> None:
-    """Refuse problems that are no regressions, or have too many coefficients for a Hessian."""
+    """Raise if a problem is not a regression, or has too many coefficients for a Hessian."""
     family_of(problem.kind)
     if problem.dim > MOST_COEFFICIENTS:
         raise InvalidInput(
@@ -84,7 +127,7 @@ def client_sums(
     intercept: bool = False,
     counts_for: float = 1.0,
 ) -> ClosingSums:
-    """Closing sums of one client at θ.
+    """Return the closing sums of one client at θ.
 
     Parameters
     ----------
@@ -93,9 +136,13 @@ def client_sums(
     client
         Which client.
     intercept
-        Whether the client has an intercept of its own, fitted at θ.
+        Whether the client has an intercept, fitted at θ.
     counts_for
         Factor of the weights of its records.
+
+    Returns
+    -------
+    ClosingSums
 
     Examples
     --------
@@ -106,118 +153,156 @@ def client_sums(
     >>> fs.inference.client_sums(problem, 1, np.zeros(2)).rows
     20
     """
-    family = family_of(problem.kind)
-    theta = np.asarray(theta, dtype=np.float64)
-    part = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
-    x, targets = problem.x[part], problem.y[part]
-    y, o, a = record_columns(targets)
-    a = counts_for * a
-    if isinstance(problem, Multinomial):
-        if intercept:
-            raise InvalidInput("client intercepts are not there for more than two classes")
-        return _multinomial_sums(problem, family, theta, x, y, a, scores=scores)
+    theta, factor = np.asarray(theta, dtype=np.float64), np.array([counts_for])
     if not intercept:
-        return _glm_sums(problem, family, theta, x, y, o, a, scores=scores)
-    alpha = own_intercept(problem, x @ theta + o, y, a)
+        return _sums(problem, theta, client, client + 1, factor, scores=scores)
+    if isinstance(problem, Multinomial):
+        raise InvalidInput("client intercepts are not there for more than two classes")
+    part = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
+    y, o, a = record_columns(problem.y[part])
+    alpha = own_intercept(problem, problem.x[part] @ theta + o, y, a)
     if alpha is None:  # fitted perfectly by an infinite intercept, whatever the slopes
-        nothing = np.zeros_like(a)
-        return replace(
-            _glm_sums(problem, family, theta, x, y, o, nothing, scores=scores), varying=np.zeros(theta.size)
-        )
-    wide = _glm_sums(problem, family, np.append(theta, alpha), x, y, o, a, scores=scores)
+        nothing = _sums(problem, theta, client, client + 1, 0.0 * factor, scores=scores)
+        return replace(nothing, rows=0, clients=0, varying=np.zeros(theta.size))
+    wide = _sums(problem, np.append(theta, alpha), client, client + 1, factor, scores=scores)
     return without_last(wide, theta)
 
 
-def _glm_sums(
-    problem: Glm, family: ErrorFamily, theta: Array, x: Array, y: Array, o: Array, a: Array, *, scores: bool
+def _counts_for(problem: Any) -> Array:
+    """Return the factor of each client's weights: 1 if clients count by their rows."""
+    found = problem.weights * problem.n_records / problem.sizes
+    return np.ones(problem.n_clients) if np.allclose(found, 1.0, rtol=1e-9, atol=0.0) else np.asarray(found)
+
+
+def _sums(
+    problem: Any, theta: Array, first: int, last: int, counts_for: Array, *, scores: bool,
+    fixed: dict[str, Any] | None = None,
 ) -> ClosingSums:  # fmt: skip
-    """Sums of a loss of one margin; where θ has one coefficient more than x has features, that is an intercept."""
-    d, squares = theta.size, np.zeros(x.shape[1])
-    gradient, hessian, products, information = np.zeros(d), *np.zeros((3, d, d))
-    loss = saturated = constant = pearson = 0.0
-    extreme, null = 0, family.null_sums(y[:0], o[:0], a[:0])
-    for rows in _blocks(len(x), d):
-        xb, yb, ob, ab = x[rows], y[rows], o[rows], a[rows]
-        squares += ab @ xb**2
-        if d > xb.shape[1]:
-            xb = np.column_stack([xb, np.ones(len(xb))])
-        z = xb @ theta + ob
-        slopes = ab * problem.d1(z, yb)
-        gradient += slopes @ xb
-        hessian += _gram(xb, ab * problem.d2(z, yb))
-        if family.expected is not None:
-            information += _gram(xb, ab * family.expected(z, yb))
-        if scores:
-            products += _gram(xb, slopes**2)
-        loss += float(ab @ problem.value(z, yb))
-        saturated += family.saturated(yb, ab)
-        constant += family.constant(yb, ab)
-        pearson += family.pearson(z, yb, ab)
-        null = null + family.null_sums(yb, ob, ab)
-        if family.extreme is not None:
-            extreme += int((family.extreme(z) & (ab > 0)).sum())
-    present = a > 0
-    return ClosingSums(
-        kind=problem.kind, theta=theta, rows=int(present.sum()), clients=int(present.any()), intercepts=0,
-        weight=float(a.sum()), loss=loss, saturated=saturated, constant=constant, pearson=pearson, extreme=extreme,
-        null=null, gradient=gradient, squares=squares, varying=_varying(x), hessian=hessian,
-        information=None if family.expected is None else information, score_products=products,
-        cluster_products=np.outer(gradient, gradient),
-    )  # fmt: skip
+    """Return the sums of clients `first` to `last − 1`; a θ of one coefficient more than features ends in an intercept."""
+    fixed = _fixed_sums(problem, first, last, counts_for) if fixed is None else fixed
+    wide, d = theta.size > problem.dim, theta.size
+    total: dict[str, Any] = {}
+    cluster, unfinished = np.zeros((d, d)), np.zeros(d)
+    for rows, starts, factor, ends in _blocks(problem, first, last, counts_for, d):
+        x = problem.x[rows]
+        x = np.column_stack([x, np.ones(len(x))]) if wide else x
+        y, o, a = record_columns(problem.y[rows])
+        found, each = _block_sums(problem, theta, x, y, o, factor * a, scores=scores)
+        total = {name: value + total[name] for name, value in found.items()} if total else found
+        if each is not None:  # gradients of clients; the last one may go on in the next block
+            gradients = np.add.reduceat(each, starts, axis=0)
+            gradients[0] += unfinished
+            unfinished = np.zeros(d) if ends else gradients[-1]
+            gradients = gradients if ends else gradients[:-1]
+            cluster += gradients.T @ gradients
+    if not scores:
+        total["score_products"] = np.zeros((d, d))
+    total.setdefault("information", None)
+    return ClosingSums(kind=problem.kind, theta=theta, intercepts=0, cluster_products=cluster, **fixed, **total)
 
 
-def _multinomial_sums(
-    problem: Multinomial, family: ErrorFamily, theta: Array, x: Array, y: Array, a: Array, *, scores: bool
-) -> ClosingSums:
-    """Sums of a loss of one margin per class: scores are (p − e_y) ⊗ x."""
-    K, d = problem.n_classes, problem.n_features
-    gradient, hessian, products = np.zeros((K, d)), *np.zeros((2, K, d, K, d))
-    loss, extreme, squares = 0.0, 0, np.zeros(d)
-    for rows in _blocks(len(x), problem.dim):
-        xb, yb, ab = x[rows], y[rows].astype(np.int64), a[rows]
-        squares += ab @ xb**2
-        z = xb @ theta.reshape(K, d).T
-        z -= logsumexp(z, axis=1)[:, None]
-        loss -= float(ab @ z[np.arange(yb.size), yb])
-        extreme += int(((z.max(axis=1) > -np.exp(-EXTREME)) & (ab > 0)).sum())
-        p = np.exp(z)
-        slopes = p.copy()
-        slopes[np.arange(yb.size), yb] -= 1.0
-        slopes *= ab[:, None]
-        gradient += slopes.T @ xb
-        for k in range(K):
-            for m in range(k + 1):
-                hessian[k, :, m, :] += _gram(xb, ab * p[:, k] * ((k == m) - p[:, m]))
-                if scores:
-                    products[k, :, m, :] += _gram(xb, slopes[:, k] * slopes[:, m])
-    for k in range(K):
-        for m in range(k):
-            hessian[m, :, k, :], products[m, :, k, :] = hessian[k, :, m, :].T, products[k, :, m, :].T
-    present, flat, n = a > 0, gradient.ravel(), problem.dim
-    null = np.zeros(K)
-    np.add.at(null, y.astype(np.int64), a)
-    return ClosingSums(
-        kind=problem.kind, theta=theta, rows=int(present.sum()), clients=int(present.any()), intercepts=0,
-        weight=float(a.sum()), loss=loss, saturated=0.0, constant=0.0, pearson=0.0, extreme=extreme, null=null,
-        gradient=flat, squares=squares, varying=_varying(x), hessian=hessian.reshape(n, n), information=None,
-        score_products=products.reshape(n, n), cluster_products=np.outer(flat, flat),
-    )  # fmt: skip
+def _fixed_sums(problem: Any, first: int, last: int, counts_for: Array) -> dict[str, Any]:
+    """Return the sums of clients `first` to `last − 1` that do not depend on θ, by name."""
+    family, features = family_of(problem.kind), problem.n_features
+    begin, end = int(problem.offsets[first]), int(problem.offsets[last])
+    squares, varying, null = np.zeros(features), np.zeros(features), np.zeros(1)
+    weight = saturated = constant = 0.0
+    low, high = np.full(features, np.inf), np.full(features, -np.inf)  # of a client that goes on
+    for rows, starts, factor, ends in _blocks(problem, first, last, counts_for, features):
+        x = problem.x[rows]
+        y, o, a = record_columns(problem.y[rows])
+        a = factor * a
+        squares += a @ x**2
+        weight, saturated = weight + float(a.sum()), saturated + family.saturated(y, a)
+        constant += family.constant(y, a)
+        if problem.kind == "multinomial":
+            null = null + np.bincount(y.astype(np.int64), weights=a, minlength=problem.n_classes)
+        else:
+            null = null + family.null_sums(y, o, a)
+        lows, highs = np.minimum.reduceat(x, starts, axis=0), np.maximum.reduceat(x, starts, axis=0)
+        lows[0], highs[0] = np.minimum(lows[0], low), np.maximum(highs[0], high)
+        low, high = (np.full(features, np.inf), np.full(features, -np.inf)) if ends else (lows[-1], highs[-1])
+        count = len(lows) if ends else len(lows) - 1
+        lows, highs = lows[:count], highs[:count]
+        varying += (highs - lows > 1e-12 * np.maximum(np.abs(lows), np.abs(highs))).sum(axis=0)
+    present = (end - begin, last - first)
+    if problem.y.ndim > 1:
+        positive = problem.y[begin:end, WEIGHT] > 0
+        each = np.add.reduceat(positive, problem.offsets[first:last] - begin, dtype=np.int64)
+        present = int(each.sum()), int(np.count_nonzero(each))
+    return {
+        "rows": present[0], "clients": present[1], "weight": weight, "saturated": saturated, "constant": constant,
+        "null": null, "squares": squares, "varying": varying,
+    }  # fmt: skip
 
 
-def _blocks(rows: int, width: int) -> list[slice]:
+def _blocks(problem: Any, first: int, last: int, counts_for: Array, width: int) -> Any:
+    """Yield (rows, starts of clients in them, factor of each row, whether the last client ends) of blocks of rows."""
+    offsets: IntArray = problem.offsets[first : last + 1]
     step = max(1, NUMBERS_AT_ONCE // width)
-    return [slice(begin, begin + step) for begin in range(0, rows, step)]
+    bounds = np.append(np.arange(offsets[0], offsets[-1], step, dtype=np.int64), offsets[-1])
+    plain = bool((counts_for == 1.0).all())
+    for begin, end in spans(bounds, problem.x, problem.y):
+        i = int(np.searchsorted(offsets, begin, side="right")) - 1
+        j = int(np.searchsorted(offsets, end, side="left"))
+        inside = np.clip(offsets[i : j + 1], begin, end)
+        factor = 1.0 if plain else np.repeat(counts_for[i:j], np.diff(inside))
+        yield slice(begin, end), inside[:-1] - begin, factor, bool(offsets[j] == end)
+
+
+def _block_sums(
+    problem: Any, theta: Array, x: Array, y: Array, o: Array, a: Array, *, scores: bool
+) -> tuple[dict[str, Any], Array | None]:
+    """Return the sums of some records that depend on θ, by name, and their scores if asked for, (records, dim)."""
+    if isinstance(problem, Multinomial):
+        return _multinomial_block(problem, theta, x, y, a, scores=scores)
+    family, z = family_of(problem.kind), x @ theta + o
+    slopes = a * problem.d1(z, y)
+    found = {
+        "loss": float(a @ problem.value(z, y)),
+        "pearson": family.pearson(z, y, a),
+        "gradient": slopes @ x,
+        "hessian": _gram(x, a * problem.d2(z, y)),
+    }
+    if family.expected is not None:
+        found["information"] = _gram(x, a * family.expected(z, y))
+    if not scores:
+        return found, None
+    each = slopes[:, None] * x
+    return {**found, "score_products": each.T @ each}, each
+
+
+def _multinomial_block(
+    problem: Multinomial, theta: Array, x: Array, y: Array, a: Array, *, scores: bool
+) -> tuple[dict[str, Any], Array | None]:
+    """Return the same for a loss of one margin per class: scores are (p − e_y) ⊗ x."""
+    K, d, n = problem.n_classes, problem.n_features, len(x)
+    label = y.astype(np.int64)
+    z = log_softmax(x @ theta.reshape(K, d).T)
+    p = np.exp(z)
+    slopes = p.copy()
+    slopes[np.arange(n), label] -= 1.0
+    slopes *= a[:, None]
+    hessian = np.zeros((K, d, K, d))
+    for k in range(K):
+        for m in range(k + 1):
+            block = _gram(x, a * p[:, k] * ((k == m) - p[:, m]))
+            hessian[k, :, m, :], hessian[m, :, k, :] = block, block.T
+    found = {
+        "loss": -float(a @ z[np.arange(n), label]),
+        "pearson": 0.0,
+        "gradient": (slopes.T @ x).ravel(),
+        "hessian": hessian.reshape(K * d, K * d),
+    }
+    if not scores:
+        return found, None
+    each = (slopes[:, :, None] * x[:, None, :]).reshape(n, K * d)
+    return {**found, "score_products": each.T @ each}, each
 
 
 def _gram(x: Array, weight: Array) -> Array:
-    """Σ weight_i x_i x_iᵀ; where no weight is negative by a product of one matrix with itself, which is faster."""
+    """Return Σ weight_i x_i x_iᵀ; a product of one matrix with itself if no weight is negative, which is faster."""
     if weight.size and weight.min() < 0.0:
         return x.T @ (weight[:, None] * x)
     scaled = np.sqrt(weight)[:, None] * x
     return scaled.T @ scaled
-
-
-def _varying(x: Array) -> Array:
-    """1.0 for each feature that is not constant over the records, else 0.0."""
-    low, high = x.min(axis=0), x.max(axis=0)
-    return (high - low > 1e-12 * np.maximum(np.abs(low), np.abs(high))).astype(np.float64)

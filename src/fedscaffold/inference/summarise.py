@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import close, newton_step, residual_degrees
+from fedscaffold.inference.closing import newton_step, residual_degrees
 from fedscaffold.inference.coordinates import Coordinates
 from fedscaffold.inference.covariance import Covariance, covariance
 from fedscaffold.inference.families import family_of
 from fedscaffold.inference.likelihood import fit_statistics
 from fedscaffold.inference.summary import Summary
 from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.training import close
 
 MEANING = {
     "nonrobust": "Standard errors assume that the model is right: independent rows with the family's variance.",

@@ -1,4 +1,4 @@
-"""The closing sums: all that standard errors, tests and the distance to the optimum are computed from."""
+"""Closing sums, from which standard errors, tests and the distance to the optimum are computed."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -8,37 +8,34 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
-SCALARS = ("rows", "clients", "intercepts", "weight", "loss", "saturated", "constant", "pearson", "extreme")
+SCALARS = ("rows", "clients", "intercepts", "weight", "loss", "saturated", "constant", "pearson")
 MATRICES = ("hessian", "score_products", "cluster_products")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClosingSums:
-    """Sums over the records of one client, or of several, at one θ; those of several clients are added with +.
+    """Sums over the records of one client, or of several, at one θ; sums of several clients are added with +.
 
-    Records have weights a: their sample weight, times what clients count for where that is not their number of
-    rows.
+    Records have weights a: the sample weight, times a factor of the client unless clients count by their rows.
 
     Attributes
     ----------
     kind
         The problem's kind, such as "logistic".
     theta
-        Where the sums were taken, (dim,).
+        The model at which the sums were taken, (dim,).
     rows, clients
         Numbers of records with a positive weight, and of clients that have some.
     intercepts
-        Number of clients whose own intercept was fitted.
+        Number of clients with an intercept that was fitted.
     weight
         Σ a.
     loss
         Σ a ℓ, without penalty.
     saturated, constant, pearson
-        Σ a ℓ of a perfect fit, what the log-likelihood has besides the loss, and Pearson's statistic.
-    extreme
-        Number of records whose fitted probability is 0 or 1, or whose fitted mean count is 0, to eight digits.
+        Σ a ℓ of a perfect fit, terms of the log-likelihood without θ, and Pearson's statistic.
     null
-        Sums for the model with a constant alone; which ones depends on the family.
+        Sums for the model with a constant alone; they depend on the family.
     gradient
         Σ a ∇ℓ, (dim,).
     squares
@@ -48,11 +45,11 @@ class ClosingSums:
     hessian
         Σ a ∇²ℓ, (dim, dim).
     information
-        The expected Hessian, (dim, dim), where that is another than `hessian`; else None.
+        The expected Hessian, (dim, dim), if it differs from `hessian`; else None.
     score_products
-        Σ a² ∇ℓ ∇ℓᵀ over records, (dim, dim); zeros where they were not asked for.
+        Σ a² ∇ℓ ∇ℓᵀ over records, (dim, dim); zeros unless asked for.
     cluster_products
-        Σ g gᵀ over clients, with g the client's own gradient, (dim, dim).
+        Σ g gᵀ over clients with gradients g, (dim, dim); zeros unless products of scores were asked for.
 
     Examples
     --------
@@ -65,7 +62,7 @@ class ClosingSums:
     >>> (one + two + three).rows
     60
     >>> (one + two + three).vector().size  # numbers that a client would send
-    26
+    25
     """
 
     kind: str
@@ -78,7 +75,6 @@ class ClosingSums:
     saturated: float
     constant: float
     pearson: float
-    extreme: int
     null: Array
     gradient: Array
     squares: Array
@@ -89,7 +85,7 @@ class ClosingSums:
     cluster_products: Array
 
     def __add__(self, other: "ClosingSums") -> "ClosingSums":
-        """Sums over the records of both; they must have been taken at the same θ."""
+        """Return the sums over the records of both, which must have been taken at the same θ."""
         if self.kind != other.kind or not np.array_equal(self.theta, other.theta):
             raise InvalidInput("closing sums can be added only if they were taken at the same θ of the same kind")
         added = {
@@ -101,13 +97,13 @@ class ClosingSums:
 
     @property
     def dim(self) -> int:
-        """Number of coefficients, own intercepts of clients not counted."""
+        """Number of coefficients, intercepts of clients not counted."""
         return self.theta.size
 
     def vector(self) -> Array:
-        """All sums as one vector, whose sum over clients is the vector of their sum.
+        """Return all sums as one vector; the sum of clients' vectors is the vector of their sum.
 
-        Of symmetric matrices it holds the upper triangle: d² + 2d + … numbers in all for d coefficients.
+        Of symmetric matrices it holds the upper triangle.
         """
         upper = np.triu_indices(self.dim)
         matrices = [getattr(self, name)[upper] for name in MATRICES]
@@ -117,7 +113,7 @@ class ClosingSums:
         return np.concatenate([scalars, self.null, self.gradient, self.squares, self.varying, *matrices])
 
     def with_vector(self, vector: Array) -> Self:
-        """Sums of the same kind at the same θ from such a vector, for example a sum that a server received."""
+        """Return sums of the same kind at the same θ from such a vector, for example a sum that a server received."""
         if vector.shape != self.vector().shape:
             raise InvalidInput(
                 f"a vector of {self.vector().size} closing sums is needed, got shape {vector.shape}"
@@ -126,7 +122,7 @@ class ClosingSums:
         sizes = [len(SCALARS), self.null.size, self.dim, self.squares.size, self.varying.size, n, n, n]
         scalars, null, gradient, squares, varying, *triangles = np.split(vector, np.cumsum(sizes))
         found: dict[str, Any] = dict(zip(SCALARS, scalars.tolist(), strict=True))
-        for name in ("rows", "clients", "intercepts", "extreme"):
+        for name in ("rows", "clients", "intercepts"):
             found[name] = round(found[name])
         matrices: dict[str, Any] = dict.fromkeys(("information", *MATRICES))
         for name, triangle in zip((*MATRICES, "information"), triangles, strict=True):

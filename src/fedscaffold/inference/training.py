@@ -8,15 +8,18 @@ method at once. No decision needs the optimum: step size, local steps and when t
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import has_variance, newton_step
+from fedscaffold.inference.closing import dispersion, has_variance, newton_step
 from fedscaffold.inference.covariance import covariance
+from fedscaffold.inference.diagnosis import refuse_separated
+from fedscaffold.inference.per_client import ProblemSums
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.inference.tolerance import parse_tolerance
 
@@ -27,6 +30,8 @@ CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaff
 RELATIVE_TOLERANCE = 0.005  # if a tolerance in standard errors cannot be checked, for lack of Hessians
 ENOUGH_DECREASE = 0.1  # of the decrease that Newton's quadratic model promises
 MOST_HALVINGS = 30  # of a step: 2⁻³⁰ of it is below the rounding of the loss
+MOST_STEPS_WITH_INTERCEPTS = 50  # of `close`
+CLOSED = 1e-9  # of the standard errors: a distance that needs no further step
 NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # usual numbers from θ = 0, to choose between the two
 FIRST_LOCAL_STEPS, MOST_LOCAL_STEPS = 64, 4096  # the best number differs by a factor 60 between tables
 FACTOR = 4  # between two numbers of local steps that are tried
@@ -38,12 +43,8 @@ class NotFinite(InvalidInput):
     """Sums at a model that are not finite, or too large to be added up: the model is too far off."""
 
 
-class Sums(Protocol):
-    """Sums over all clients at a model; every call is one exchange with all of them."""
-
-    @property
-    def dim(self) -> int:
-        """Number of coefficients d."""
+class ClosingSource(Protocol):
+    """Closing sums over all clients at a model; every call is one exchange with all of them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,6 +54,20 @@ class Sums(Protocol):
     def slopes(self) -> NDArray[np.bool_]:
         """Whether each coefficient is a slope, and not an intercept, (dim,)."""
 
+    def penalty(self, sums: ClosingSums) -> Array:
+        """Return the second derivatives of the penalty in units of the sums, (dim,)."""
+
+    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
+        """Return the closing sums at θ, with products of scores if these are asked for."""
+
+
+class Sums(ClosingSource, Protocol):
+    """All sums that a training asks for; every call is one exchange with all clients."""
+
+    @property
+    def dim(self) -> int:
+        """Number of coefficients d."""
+
     @property
     def hessians(self) -> bool:
         """Whether clients add up Hessians."""
@@ -60,12 +75,6 @@ class Sums(Protocol):
     @property
     def smoothness(self) -> float:
         """The largest curvature L_c of any client's loss; local steps of size 1/L are stable."""
-
-    def penalty(self, sums: ClosingSums) -> Array:
-        """Return the second derivatives of the penalty in units of the sums, (dim,)."""
-
-    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
-        """Return the closing sums at θ, with products of scores if these are asked for; may raise `NotFinite`."""
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ), the mean over all rows with the penalty."""
@@ -220,6 +229,183 @@ def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names:
     )
 
 
+@dataclass
+class Certifier:
+    """Losses and certificates from closing sums, which are asked for once at each model.
+
+    Parameters
+    ----------
+    source
+        The sums over all clients.
+    first
+        Sums at the first certified model, with which curvatures are compared to find separated classes.
+    exchanges
+        Number of exchanges.
+    """
+
+    source: ClosingSource
+    first: ClosingSums | None = None
+    exchanges: int = 0
+    latest: ClosingSums | None = None
+
+    def sums(self, theta: Array) -> ClosingSums:
+        """Return the sums at θ without products of scores."""
+        if self.latest is None or not np.array_equal(self.latest.theta, theta):
+            self.exchanges += 1
+            self.latest = self.source.closing(theta, scores=False)
+        return self.latest
+
+    def loss(self, theta: Array) -> float:
+        """Return the penalised loss per row at θ."""
+        sums = self.sums(theta)
+        return (sums.loss + 0.5 * float(self.source.penalty(sums) @ theta**2)) / sums.rows
+
+    def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
+        """Return the certificate of θ; raise as soon as sums show that coefficients are not determined."""
+        if scores:
+            self.exchanges += 1
+        sums = self.source.closing(theta, scores=True) if scores else self.sums(theta)
+        penalty, names = self.source.penalty(sums), self.source.names
+        if self.first is not None:
+            refuse_separated(sums, self.first, penalty, names)
+        found = certify(sums, penalty, self.source.slopes, names)
+        self.first = self.first or sums
+        return found
+
+
+def newton_path(
+    loss: Callable[[Array], float], certificate: Callable[[Array], Certificate], first: Certificate
+) -> Iterator[Certificate]:
+    """Yield certificates of models that come closer and closer to the optimum, from `first` on.
+
+    Each step is halved until the loss decreases by a tenth of what the quadratic model promises, so that the
+    method converges from any start.
+    """
+    current = first
+    while True:
+        yield current
+        share = 1.0
+        for _ in range(MOST_HALVINGS):
+            theta = current.theta - share * current.step
+            promised = 2.0 * share * current.decrement
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):  # a step may be too long for an exponential
+                    there = loss(theta)
+            except NotFinite:
+                there = math.inf
+            if there <= current.loss - ENOUGH_DECREASE * promised + 1e-13 * abs(current.loss):
+                break
+            share *= 0.5
+        else:
+            return  # no shorter step helps; the certificate says how far it is
+        current = certificate(theta)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Closed:
+    """Coefficients after Newton steps, and the sums taken there.
+
+    Attributes
+    ----------
+    theta
+        Coefficients, (dim,).
+    sums
+        Closing sums at `theta`, with score products.
+    steps
+        Number of Newton steps that led there.
+    distance_before, distance
+        Distance to the optimum in standard errors, before the first step and now.
+    moved
+        `theta` minus the first coefficients, (dim,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
+    >>> fs.inference.close(problem, np.zeros(2)).steps
+    1
+    """
+
+    theta: Array
+    sums: ClosingSums
+    steps: int
+    distance_before: float
+    distance: float
+    moved: Array
+
+
+def close(
+    problem: Any,
+    theta: Array,
+    *,
+    max_steps: int = 2,
+    client_intercepts: bool = False,
+    names: tuple[str, ...] = (),
+) -> Closed:
+    """Go from θ towards the optimum by Newton steps on sums over clients.
+
+    Parameters
+    ----------
+    problem
+        As in `closing_sums`.
+    theta
+        Coefficients to start from, (dim,).
+    max_steps
+        Most Newton steps; 0 leaves θ as it is. With client intercepts up to fifty are taken, since the start then
+        solves another problem. A step that would raise the loss is halved.
+    client_intercepts
+        Whether each client has an intercept.
+    names
+        Names of the features, for messages.
+
+    Returns
+    -------
+    Closed
+
+    Raises
+    ------
+    InvalidInput
+        If the sums do not determine the coefficients, with the columns' names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(3, 50, 2))
+    >>> problem = fs.problems.Logistic(X, rng.random((3, 50)) < 0.5)
+    >>> closed = fs.inference.close(problem, np.array([0.1, 0.1]))
+    >>> closed.distance < 1e-4 < closed.distance_before
+    True
+    """
+    whole_number("max_steps", max_steps, least=0)
+    most = MOST_STEPS_WITH_INTERCEPTS if client_intercepts and max_steps else max_steps
+    source = ProblemSums(problem, names=names, client_intercepts=client_intercepts)
+    at = Certifier(source)
+    start = np.asarray(theta, dtype=np.float64)
+    before = at.certificate(start)
+    found, steps = before, 0
+    for steps, found in enumerate(newton_path(at.loss, at.certificate, before)):
+        if steps == most or _distance(found) <= CLOSED:
+            break
+    sums = source.closing(found.theta, scores=True)
+    return Closed(
+        theta=found.theta, sums=sums, steps=steps, distance_before=_distance(before), distance=_distance(found),
+        moved=found.theta - start,
+    )  # fmt: skip
+
+
+def _distance(found: Certificate) -> float:
+    """Return √(gᵀA⁻¹g/φ); see `NewtonStep.distance`."""
+    sums = found.sums
+    assert sums is not None  # as certificates of closing sums have them
+    phi = dispersion(sums) if has_variance(sums) else 1.0
+    tiny = float(np.finfo(np.float64).tiny)
+    return math.sqrt(max(0.0, 2.0 * found.decrement * sums.rows) / max(phi, tiny))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trained:
     """A trained model with its certificate, and the decisions that led there.
@@ -289,16 +475,24 @@ class _Training:
     sums: Sums
     settings: TrainingSettings
     look: Callable[[ErrorPoint], None]
-    rounds: int = 0
+    exchanges: int = 0  # besides those of closing sums
     notes: list[str] = field(default_factory=list)
     history: list[ErrorPoint] = field(default_factory=list)
     latest: tuple[Array, Array, float] | None = None  # θ, ∇f(θ), f(θ)
+    least_curvature: float = math.inf  # of any search for a certificate by gradients
+
+    def __post_init__(self) -> None:
+        self.certifier = Certifier(self.sums)
+
+    @property
+    def rounds(self) -> int:
+        return self.exchanges + self.certifier.exchanges
 
     def run(self, start: Array | None) -> Trained:
         theta = np.zeros(self.sums.dim) if start is None else start
         by_newton = start is not None or self._takes_newton()
         first = self.certificate(theta) if by_newton else self._scaffold(theta)
-        for found in self._newton_path(first):
+        for found in newton_path(self.loss, self.certificate, first):
             close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians
             if (self._within_tolerance(found) and close) or self.rounds >= self.settings.max_exchanges:
                 break
@@ -318,20 +512,20 @@ class _Training:
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """Return the certificate of θ: one exchange with Hessians, else one per conjugate-gradient step."""
         if self.sums.hessians:
-            self.rounds += 1
-            closing = self.sums.closing(theta, scores=scores)
-            if not np.isfinite(closing.loss):
-                raise NotFinite("the loss is not finite")
-            found = certify(closing, self.sums.penalty(closing), self.sums.slopes, self.sums.names)
+            found = self.certifier.certificate(theta, scores=scores)
         else:
             found = self._certify_by_gradients(theta)
         self._report(found.relative_error, found.error_in_standard_errors, method="Newton")
         return found
 
+    def loss(self, theta: Array) -> float:
+        """Return f(θ)."""
+        return self.certifier.loss(theta) if self.sums.hessians else self.gradient(theta)[1]
+
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ); one exchange, unless they were asked for last."""
         if self.latest is None or not np.array_equal(self.latest[0], theta):
-            self.rounds += 1
+            self.exchanges += 1
             self.latest = (theta, *self.sums.gradient(theta))
         return self.latest[1:]
 
@@ -358,31 +552,6 @@ class _Training:
             f"and local work, the other way {other:.2g} s."
         )
         return newton < scaffold
-
-    # Newton
-
-    def _newton_path(self, current: Certificate) -> Iterator[Certificate]:
-        """Yield certificates of models that come closer and closer to the optimum.
-
-        Each step is halved until the loss decreases by a tenth of what the quadratic model promises, so that the
-        method converges from any start.
-        """
-        while True:
-            yield current
-            share = 1.0
-            for _ in range(MOST_HALVINGS):
-                promised = 2.0 * share * current.decrement
-                try:
-                    with np.errstate(over="ignore", invalid="ignore"):  # a step may be too long for an exponential
-                        found = self.certificate(current.theta - share * current.step)
-                    if found.loss <= current.loss - ENOUGH_DECREASE * promised + 1e-13 * abs(current.loss):
-                        break
-                except NotFinite:
-                    pass
-                share *= 0.5
-            else:
-                return  # no shorter step helps; the certificate says how far it is
-            current = found
 
     def _within_tolerance(self, found: Certificate) -> bool:
         in_errors = found.error_in_standard_errors
@@ -412,7 +581,7 @@ class _Training:
             begin, H = theta, search.local_steps
             tried.append(H)
             for _ in range(ROUNDS_PER_STAGE):
-                self.rounds += 1
+                self.exchanges += 1
                 theta = self.sums.scaffold_round(theta, step_size, H)
             before, norm = norm, float(np.linalg.norm(self.gradient(theta)[0]))
             search = search.after_stage(before, norm)
@@ -433,36 +602,34 @@ class _Training:
     def _certify_by_gradients(self, theta: Array) -> Certificate:
         """Return the certificate of θ by conjugate gradients, with one exchange for each product with A.
 
-        Products with A come from differences of gradients. The search ends when the part of A⁻¹g that is not
-        solved is small beside the rest, or within the tolerance. It is at most the residual over the least
-        curvature, which is the penalty or, at the end of the search, half of the least Rayleigh quotient seen.
+        Products with A come from differences of gradients. The search ends when the residual is a hundredth of the
+        gradient. The part of A⁻¹g that is not solved for then is at most the residual over the least curvature, for
+        which half of the least Ritz value of any search stands in: these come down to it from above.
         """
         gradient, loss = self.gradient(theta)
         step, residual = np.zeros_like(theta), gradient.copy()
-        slopes, aim = self.sums.slopes, self.settings.aim(in_standard_errors=False)
-        found = Certificate(theta=theta, loss=loss, step=step, decrement=0.0, slopes=slopes)
-        direction, least = residual.copy(), math.inf
+        found = Certificate(theta=theta, loss=loss, step=step, decrement=0.0, slopes=self.sums.slopes)
+        direction, diagonal, beside, beta, last = residual.copy(), list[float](), list[float](), 0.0, 1.0
         for _ in range(min(theta.size, 200)):  # 200 products, beyond which rounds of Scaffold are cheaper
-            if not residual.any():
+            square = float(residual @ residual)
+            if np.sqrt(square) <= 0.01 * float(np.linalg.norm(gradient)):
                 break
             length = 1e-6 * (1.0 + float(np.linalg.norm(theta))) / float(np.linalg.norm(direction))
             image = (self.gradient(theta + length * direction)[0] - gradient) / length
             curvature = float(direction @ image)
             if curvature <= 0.0:
                 raise InvalidInput("the loss has directions without curvature; pass a positive penalty l2=...")
-            least = min(least, curvature / float(direction @ direction))
-            square = float(residual @ residual)
             share = square / curvature
+            diagonal.append(1.0 / share + beta / last)  # Lanczos' tridiagonal matrix
             step, residual = step + share * direction, residual - share * image
-            direction = residual + float(residual @ residual) / square * direction
-            left = float(np.linalg.norm(residual))
-            found = replace(
-                found, step=step, decrement=0.5 * float(gradient @ step), unsolved=left / (0.5 * least)
-            )
-            solved = found.unsolved <= 0.1 * float(np.linalg.norm(step[slopes]))
-            if left <= 0.01 * float(np.linalg.norm(gradient)) or solved or found.relative_error <= aim:
-                break
-        return found
+            beta, last = float(residual @ residual) / square, share
+            beside.append(math.sqrt(beta) / share)
+            direction = residual + beta * direction
+        if diagonal:
+            ritz = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1))
+            self.least_curvature = min(self.least_curvature, max(float(ritz[0]), 1e-300))
+        unsolved = float(np.linalg.norm(residual)) / (0.5 * self.least_curvature)
+        return replace(found, step=step, decrement=0.5 * float(gradient @ step), unsolved=unsolved)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,22 +3,17 @@
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.inference import ClosingSums, closing_sums
-from fedscaffold.inference.coordinates import slope_mask
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
+from fedscaffold.inference.per_client import MOST_COEFFICIENTS, ProblemSums
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.run_method import run
 
 NUMBERS_PER_SECOND = 2e8  # of a table that a local step reads, on one core; decides between Newton and Scaffold
 
 
-class LocalSums:
+class LocalSums(ProblemSums):
     """The sums of all clients of a problem; see `inference.training.Sums`.
 
     Parameters
@@ -44,10 +39,10 @@ class LocalSums:
         client_intercepts: bool = False,
         engine: str | Engine = "auto",
     ) -> None:
-        self.problem, self.names, self.engine = problem, names, engine
-        self.client_intercepts = client_intercepts
-        self.dim = int(problem.dim)
-        self.slopes: NDArray[np.bool_] = slope_mask(problem.vectors, problem.n_features, n_intercepts)
+        super().__init__(
+            problem, names=names, n_intercepts=n_intercepts, client_intercepts=client_intercepts
+        )
+        self.engine = engine
         self._control_variates: Array | None = None
 
     @property
@@ -64,14 +59,6 @@ class LocalSums:
     def step_seconds(self) -> float:
         """Expected duration of a local step on all rows of all clients."""
         return float(self.problem.x.size) / NUMBERS_PER_SECOND
-
-    def penalty(self, sums: ClosingSums) -> Array:
-        """Return the second derivatives of the penalty in units of the sums, (dim,)."""
-        return np.asarray(self.problem.n_records * self.problem.penalty)
-
-    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
-        """Return the closing sums at θ."""
-        return closing_sums(self.problem, theta, scores=scores, client_intercepts=self.client_intercepts)
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ)."""

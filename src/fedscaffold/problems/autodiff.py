@@ -130,7 +130,6 @@ def _numbers(leaf: Any, whose: str) -> NDArray[Any]:
 
 
 COLUMNS_AT_ONCE = 32  # of a Hessian: more take memory, fewer take time
-NUMBERS_AT_ONCE = 1 << 20  # 8 MB of directions, one per record
 
 
 @dataclass(frozen=True)
@@ -240,7 +239,7 @@ def largest_record_curvature(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
     def of_one(record: Tree) -> Any:
         return _largest(lambda point: flat.of_records(point, alone(record), None), theta)
 
-    together = max(1, NUMBERS_AT_ONCE // theta.size)
+    together = max(1, (1 << 20) // theta.size)  # 8 MB of directions, one per record
     return lax.map(of_one, batch, batch_size=together).max()
 
 

@@ -22,7 +22,6 @@ from fedscaffold.problems.newton import minimise
 
 Tree = Any
 ROWS_AT_ONCE = 4096  # of passes over all records: a network keeps many numbers per record
-LARGEST_FOR_NEWTON = 2000  # parameters, whose Hessian takes 32 MB and a second to solve
 NUMBERS_AT_ONCE = 1 << 22  # of records' Hessians
 
 
@@ -151,9 +150,10 @@ class Differentiable(RecordsProblem):
 
     def _solve_optimum(self) -> Array:
         """Return θ* by Newton's method, for convex losses; raise with what to record if there is none."""
-        if self.dim > LARGEST_FOR_NEWTON:
+        most = 2000  # parameters, whose Hessian takes 32 MB and a second to solve
+        if self.dim > most:
             raise InvalidInput(
-                f"no optimum is looked for with more than {LARGEST_FOR_NEWTON:,} parameters, here {self.dim:,}; "
+                f"no optimum is looked for with more than {most:,} parameters, here {self.dim:,}; "
                 "record=('loss',) needs none"
             )
         try:

@@ -41,9 +41,7 @@ def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) ->
 class Glm(TabularProblem, ABC):
     """f = Σ_c w_c f_c over clients that hold tables of records (x, y), with a loss ℓ of the margin z = xᵀθ."""
 
-    loss_derivative_bounds: ClassVar[tuple[float, float] | None] = (
-        None  # the largest |ℓ'''| and |ℓ''''|, if bounded
-    )
+    loss_derivative_bounds: ClassVar[tuple[float, float] | None] = None  # the largest |ℓ'''| and |ℓ''''|, if any
     has_columns: ClassVar[bool] = False  # whether y has three columns even without offsets and weights
     margin_derivative_bounds: tuple[float, float]  # the same; only where records have neither offsets nor weights
 
@@ -289,20 +287,8 @@ class Logistic(Glm):
 
     Parameters
     ----------
-    X
-        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
-    y
-        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
-    l2
-        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    n_unpenalised
-        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
-    sample_weight
-        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
-    offset
-        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
+    X, y, l2, weights, n_unpenalised, sample_weight, offset
+        As for `Ridge`.
 
     Examples
     --------
@@ -409,20 +395,8 @@ class Poisson(LogLink):
 
     Parameters
     ----------
-    X
-        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
-    y
-        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
-    l2
-        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    n_unpenalised
-        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
-    sample_weight
-        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
-    offset
-        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
+    X, y, l2, weights, n_unpenalised, sample_weight, offset
+        As for `Ridge`.
     exposure
         Positive numbers E in the form of y, in place of the offset log E.
 
@@ -488,20 +462,8 @@ class Gamma(LogLink):
 
     Parameters
     ----------
-    X
-        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
-    y
-        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
-    l2
-        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    n_unpenalised
-        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
-    sample_weight
-        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
-    offset
-        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
+    X, y, l2, weights, n_unpenalised, sample_weight, offset
+        As for `Ridge`.
 
     Examples
     --------

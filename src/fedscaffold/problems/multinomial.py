@@ -24,8 +24,6 @@ from fedscaffold.problems.base import (
 )
 from fedscaffold.problems.newton import minimise
 
-MOST_CLASSES = 1_000_000  # beyond it, targets are most likely not classes
-
 
 class Multinomial(TabularProblem):
     """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's records, plus l2/2 ‖θ‖².
@@ -35,20 +33,12 @@ class Multinomial(TabularProblem):
 
     Parameters
     ----------
-    X
-        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    X, l2, weights, n_unpenalised, sample_weight
+        As for `Ridge`.
     y
         Classes 0, ..., K − 1: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
     n_classes
         K, the number of classes; one more than the largest class by default.
-    l2
-        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    n_unpenalised
-        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
-    sample_weight
-        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
 
     Examples
     --------
@@ -78,11 +68,12 @@ class Multinomial(TabularProblem):
         if not ((targets >= 0) & (targets == np.floor(targets))).all():
             raise InvalidInput("classes must be whole numbers from 0 on; number them first")
         largest = int(targets.max())
-        if largest > MOST_CLASSES:
+        most = 1_000_000  # beyond it, targets are most likely not classes
+        if largest > most:
             raise InvalidInput(f"classes must be numbered from 0 on, but there is a class {targets.max():g}")
         self.vectors = largest + 1
         if n_classes is not None:
-            self.vectors = whole_number("n_classes", n_classes, least=2, most=MOST_CLASSES)
+            self.vectors = whole_number("n_classes", n_classes, least=2, most=most)
         check_memory(f"a model with {self.vectors:,} classes", 8 * self.vectors * x.shape[1])
         if not largest < self.vectors >= 2:
             raise InvalidInput(f"n_classes={self.vectors}, but the classes go from 0 to {largest}")

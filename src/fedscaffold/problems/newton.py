@@ -10,8 +10,6 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 
-TOLERANCE = 1e-12  # of the gradient at 0: some thousand times the rounding of sums over records
-MOST_STEPS = 100  # convergence takes about ten
 PENALISE = "pass a positive penalty l2=..."
 
 
@@ -62,19 +60,20 @@ def minimise(
     norm = np.linalg.norm(gradient)
     if start is not None:
         theta, gradient = start, f.gradient(start)
-    for _ in range(MOST_STEPS):
+    most, tolerance = 100, 1e-12  # steps, of which about ten are taken; a thousand times the rounding of sums
+    for _ in range(most):
         hessian = f.hessian(theta)
         if _is_singular(hessian):
             raise NoMinimiser("the minimiser is not unique or does not exist", theta)
         step = np.linalg.solve(hessian, gradient)
         settled = np.linalg.norm(step) <= 1e-6 * np.linalg.norm(theta)  # never if no minimiser exists
-        if settled and np.linalg.norm(gradient) <= TOLERANCE * norm:
+        if settled and np.linalg.norm(gradient) <= tolerance * norm:
             return _polished(f, theta, gradient, hessian)
         before = theta
         theta, gradient = _descended(f, theta, gradient, step, visit)
         if theta is before and gradient @ step <= 1e-15 * abs(f.loss(theta)):
             return theta  # the gain cannot be seen in float64
-    raise NoMinimiser(f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", theta)
+    raise NoMinimiser(f"no minimiser found in {most} Newton steps; labels may be separable", theta)
 
 
 def _is_singular(hessian: Array) -> bool:

@@ -1,4 +1,4 @@
-"""The two problems of the paper's Section 6."""
+"""The two problems of the paper's Section 6, and one with a given condition number."""
 
 from typing import Literal
 
@@ -14,9 +14,6 @@ from fedscaffold.problems.glm import Logistic, Ridge
 
 FEATURES = 20  # as in the paper, and so are the next
 RECORDS_PER_CLIENT = 200
-RECORDS_AT_ONCE = 1 << 16  # 10 MB
-INFORMATIVE = (2, 10)  # features of the two datasets
-LARGEST_SEED = 2**31 - 1  # of scikit-learn's generators, of which seed takes two
 
 # The paper gives no penalty. With 0.01 its picture comes out: logistic regression improves up to 1,000
 # clients and then flattens. With 0.1 it goes on improving, with 0.001 a hundred rounds are too few.
@@ -54,16 +51,17 @@ def paper(
     n_clients = whole_number("n_clients", n_clients, least=2)
     if n_clients % 2:
         raise InvalidInput(f"n_clients must be even, one half for each dataset, got {n_clients}")
-    if seed_number("seed", seed) > LARGEST_SEED:
-        raise InvalidInput(f"seed must be at most {LARGEST_SEED} for the paper's data, got {seed}")
+    largest = 2**31 - 1  # of scikit-learn's generators' seeds, of which this one takes two
+    if seed_number("seed", seed) > largest:
+        raise InvalidInput(f"seed must be at most {largest} for the paper's data, got {seed}")
     seed, l2 = int(seed), not_negative("l2", l2)
     check_memory(f"{n_clients:,} clients", 8 * n_clients * RECORDS_PER_CLIENT * (FEATURES + 1) * 3 // 2)
     half = n_clients // 2
     x = aligned_empty((n_clients, RECORDS_PER_CLIENT, FEATURES))
     y = np.empty((n_clients, RECORDS_PER_CLIENT))
-    for which in range(2):
+    for which, informative in enumerate((2, 10)):  # features, as in the paper
         part = slice(which * half, (which + 1) * half)
-        _fill(x[part].reshape(-1, FEATURES), y[part].reshape(-1), kind, INFORMATIVE[which], 2 * seed + which)
+        _fill(x[part].reshape(-1, FEATURES), y[part].reshape(-1), kind, informative, 2 * seed + which)
     freeze(x, y)  # they are nobody else's, so that the problem need not copy them
     return Ridge(x, y, l2=l2) if kind == "regression" else Logistic(x, y, l2=l2)
 
@@ -79,8 +77,9 @@ def _fill(x: Array, y: Array, kind: str, informative: int, seed: int) -> None:
     order, columns = np.arange(len(x)), np.arange(FEATURES)
     generator.shuffle(order)
     generator.shuffle(columns)
-    for begin in range(0, len(x), RECORDS_AT_ONCE):
-        rows = slice(begin, begin + RECORDS_AT_ONCE)
+    at_once = 1 << 16  # records, 10 MB
+    for begin in range(0, len(x), at_once):
+        rows = slice(begin, begin + at_once)
         x[rows] = features[order[rows]][:, columns]
         y[rows] = targets[order[rows]]
 
@@ -95,3 +94,18 @@ def _regression(records: int, informative: int, generator: np.random.RandomState
     coefficients = np.zeros((FEATURES, 1))
     coefficients[:informative] = 100 * generator.uniform(size=(informative, 1))
     return x, np.dot(x, coefficients)[:, 0]
+
+
+def conditioned(condition: float, *, n_clients: int = 4, dim: int = 4, seed: int = 0) -> Ridge:
+    """Build a problem with L = 1 and μ = 1/κ: diagonal Hessians, eigenvalues in [1/κ, 1], and different optima.
+
+    A client has one record √(d λ_j) e_j for each coordinate j, so that its Hessian is diag(λ).
+    """
+    generator = np.random.default_rng(seed)
+    eigenvalues = np.geomspace(1.0 / condition, 1.0, dim) * np.ones((n_clients, 1))
+    eigenvalues[:, 1:-1] *= generator.uniform(0.5, 2.0, size=(n_clients, dim - 2))
+    eigenvalues = np.clip(eigenvalues, 1.0 / condition, 1.0)
+    x = np.zeros((n_clients, dim, dim))
+    x[:, range(dim), range(dim)] = np.sqrt(dim * eigenvalues)
+    targets = np.sqrt(dim * eigenvalues) * generator.normal(size=(n_clients, dim))
+    return Ridge(x, targets)

@@ -29,7 +29,6 @@ from fedscaffold.problems.newton import minimise
 
 CLIENTS_AT_ONCE = 4096  # in passes over all clients; part of the numbers, as it fixes the order of sums
 ENDLESS = int(np.iinfo(np.int64).max)  # how many records a client has, where a number is asked for
-LARGEST_SPREAD = 0.9  # at 1 the smallest s_c is 0, and a problem without penalty has no minimiser
 NUMBERS_AT_ONCE = 1 << 18  # 2 MB, which fits in a cache
 SHARP, ROUGH = 40.0, 23.0  # −log of the error that is aimed at: in one dimension, and in two
 
@@ -73,13 +72,13 @@ class Streams(ProblemBase):
         *,
         n_clients: int,
         dim: int,
-        heterogeneity: float,
-        scale_spread: float,
-        spectrum: ArrayLike | None,
-        signal: float,
-        l2: float,
-        weights: ArrayLike | None,
-        seed: int,
+        heterogeneity: float = 1.0,
+        scale_spread: float = 0.5,
+        spectrum: ArrayLike | None = None,
+        signal: float = 2.0,
+        l2: float = 0.01,
+        weights: ArrayLike | None = None,
+        seed: int = 0,
     ) -> None:
         self.dim = whole_number("dim", dim, least=1)
         n_clients = whole_number("n_clients", n_clients, least=1)
@@ -89,8 +88,8 @@ class Streams(ProblemBase):
         self.seed = seed_number("seed", seed)
         self.heterogeneity = not_negative("heterogeneity", heterogeneity)
         self.scale_spread = not_negative("scale_spread", scale_spread)
-        if self.scale_spread > LARGEST_SPREAD:
-            raise InvalidInput(f"scale_spread must be at most {LARGEST_SPREAD}, got {scale_spread!r}")
+        if self.scale_spread > 0.9:  # at 1 the smallest s_c is 0, and a problem without penalty has no minimiser
+            raise InvalidInput(f"scale_spread must be at most 0.9, got {scale_spread!r}")
         self.l2 = not_negative("l2", l2)
         self.penalty = np.full(self.dim, self.l2)
         self.spectrum = _spectrum(spectrum, self.dim)
@@ -146,10 +145,6 @@ class Streams(ProblemBase):
         part = self.weights[chosen]
         other._take(self.client_ids[chosen], part / part.sum())
         return other
-
-    def block(self, first: int, last: int) -> Self:
-        """Return clients first, ..., last − 1; opened with first_client=first, they draw as in the whole."""
-        return self.subset(np.arange(first, last))
 
     def law(self, clients: IntArray) -> ClientLaws:
         """Return s_c and w_c of some clients."""
@@ -473,18 +468,8 @@ class LogisticStream(Streams):
 
     Parameters
     ----------
-    n_clients, dim
-        N and d, the numbers of clients and features.
-    heterogeneity, scale_spread
-        Distance between clients' models, and spread (at most 0.9) of their features' scales.
-    spectrum
-        Mean variances of the features, shape (d,); geometric from 1 to 0.1 by default.
-    signal
-        Length of the common model w.
-    l2, weights
-        Strength of the penalty l2/2 ‖θ‖², and one positive weight per client; uniform by default.
-    seed
-        Seed of the models; records are drawn with the run's seed.
+    n_clients, dim, heterogeneity, scale_spread, spectrum, signal, l2, weights, seed
+        As for `RidgeStream`.
 
     Examples
     --------
@@ -496,24 +481,6 @@ class LogisticStream(Streams):
     kind = "logistic_stream"
     curvature = 0.25
     margin_derivative_bounds = LOGISTIC_DERIVATIVE_BOUNDS
-
-    def __init__(
-        self,
-        *,
-        n_clients: int,
-        dim: int,
-        heterogeneity: float = 1.0,
-        scale_spread: float = 0.5,
-        spectrum: ArrayLike | None = None,
-        signal: float = 2.0,
-        l2: float = 0.01,
-        weights: ArrayLike | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            n_clients=n_clients, dim=dim, heterogeneity=heterogeneity, scale_spread=scale_spread,
-            spectrum=spectrum, signal=signal, l2=l2, weights=weights, seed=seed,
-        )  # fmt: skip
 
     def _sum_up(self, laws: Iterator[tuple[ClientLaws, Array]]) -> None:
         """Sum smooth functions of s_c over clients, by interpolation, and the pull of w_c."""

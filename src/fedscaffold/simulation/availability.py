@@ -8,10 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import positive, seed_number, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.normals import NOBODY
 from fedscaffold.core.random.stream import SERVER, philox
 from fedscaffold.core.types import IntArray
-
-NOBODY = 0xFFFFFFFF  # the repetition in whose stream coming and going is drawn
 
 
 @dataclass(frozen=True)

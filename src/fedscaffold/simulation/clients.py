@@ -22,8 +22,6 @@ from fedscaffold.simulation.block import Block, LocalResult, open_block
 from fedscaffold.simulation.protection import MessageProtection
 from fedscaffold.simulation.setup import RunSetup
 
-NUMBERS_AT_ONCE = 1 << 22  # 32 MB: the memory that making client state in a folder may take
-
 
 @dataclass(frozen=True)
 class InMemoryClients:
@@ -170,7 +168,7 @@ class ClientStore:
         if self.folder is None or control_variates is not None:
             self.place(method.init_clients(repetitions, weights, dim, control_variates))
             return
-        count = max(1, NUMBERS_AT_ONCE // (repetitions * dim))
+        count = max(1, (1 << 22) // (repetitions * dim))  # pieces of 32 MB
         nobody = method.init_clients(repetitions, weights[:0], dim, None)
         shape = (repetitions, weights.size, dim)
         self.client_state = type(nobody)(*(self._file(name, shape) for name in nobody._fields))

@@ -18,9 +18,6 @@ from fedscaffold.engines import choose_engine
 from fedscaffold.simulation.block import takes_anchor
 from fedscaffold.simulation.protection import check_privacy
 
-# times 1 + the largest entry of the initial θ: beyond it float64 has no digit left for differences of size 1
-EXPLODED = 1e15
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunSetup:
@@ -156,7 +153,7 @@ def check_draws(batches: Batches, local_steps: int) -> None:
 
 def divergence_limit(theta: Array) -> float:
     """Return the absolute value of θ's entries beyond which a run that started from this θ counts as diverged."""
-    return EXPLODED * (1.0 + float(np.abs(theta).max()))
+    return 1e15 * (1.0 + float(np.abs(theta).max()))  # float64 has no digit left for differences of size 1 there
 
 
 def starting_point(problem: Problem, theta0: ArrayLike | None, repetitions: int) -> Array:

@@ -1,12 +1,15 @@
-"""Estimators that follow scikit-learn's conventions and fit with Scaffold to rows that belong to clients."""
+"""Estimators that follow scikit-learn's conventions, for rows that belong to clients."""
 
 from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.imports import missing_extra
 
 try:
-    from fedscaffold.sklearn.classifier import FederatedLogisticRegression
-    from fedscaffold.sklearn.log_link import FederatedGammaRegression, FederatedPoissonRegression
-    from fedscaffold.sklearn.regressor import FederatedRidge
+    from fedscaffold.sklearn.estimators import (
+        FederatedGammaRegression,
+        FederatedLogisticRegression,
+        FederatedPoissonRegression,
+        FederatedRidge,
+    )
 except ModuleNotFoundError as error:
     if error.name is None or not error.name.startswith("sklearn"):
         raise
@@ -19,10 +22,8 @@ __all__ = [
     "FederatedRidge",
 ]
 
-for _estimator in (
-    FederatedGammaRegression, FederatedLogisticRegression, FederatedPoissonRegression, FederatedRidge,
-):  # fmt: skip
-    suggest_names(_estimator)
+for _name in __all__:
+    suggest_names(globals()[_name])
 
 
 def __dir__() -> list[str]:

@@ -1,68 +1,54 @@
-"""What all estimators share: parameters, rows of each client, standardisation, a run, and summaries."""
+"""Shared parts of the estimators: parameters, tables of clients, training, and summaries."""
 
+import inspect
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import choice, whole_number
 from fedscaffold.core.errors import DataWarning, InvalidInput
 from fedscaffold.core.machine import check_memory
 from fedscaffold.core.types import Array
-from fedscaffold.inference import Coordinates, Summary, summarise_sums
+from fedscaffold.data.public import LIMIT, PublicTarget
+from fedscaffold.inference import Summary, summarise_sums
 from fedscaffold.inference.closing import check_dispersion
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
-from fedscaffold.sklearn.clients import rows_of_clients
-from fedscaffold.sklearn.running import RunSettings, Solution, far_from_optimum, solve
-from fedscaffold.sklearn.scale import Scale, federated_scale
+from fedscaffold.inference.tolerance import parse_tolerance
+from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, train
+from fedscaffold.models.local_sums import LocalSums
+from fedscaffold.privacy.plan import PrivatePlan
+from fedscaffold.sklearn.private import check_budget, public_scale, train_privately
+from fedscaffold.sklearn.tables import ClientTables, Scale, dense, federated_scale, rows_of_clients
 
 FLOATS = (np.float64, np.float32)
+ROUNDING = 1e-6  # relative distance that is not warned of: standard errors are 0 if rows are fitted perfectly
+ROUND_SECONDS = 1e-3  # duration of a round of Scaffold in this process apart from its steps
+UNCOVERED = "standard errors need sums over the rows, which the privacy budget does not cover"
+TOO_MANY = f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ClientTables:
-    """Each client's rows as they are fitted.
+class Fitted(NamedTuple):
+    """The model of one target."""
 
-    Attributes
-    ----------
-    features
-        Of each client, standardised where that is set, with a column of ones where an intercept is fitted.
-    scale
-        Means and spreads that were taken off.
-    rows
-        Positions of each client's rows.
-    weight
-        Weights of all rows, (rows,); None for weights of one.
-    dtype
-        Type of the rows as they were given.
-    """
-
-    features: list[Array]
-    scale: Scale
-    rows: list[NDArray[np.int64]]
-    weight: Array | None
-    dtype: np.dtype[Any]
-
-    def split(self, values: Array) -> list[Array]:
-        """Values of all rows, as one array per client."""
-        return [values[own] for own in self.rows]
+    theta: Array
+    trained: Trained | None  # None under a privacy budget
+    privacy: PrivatePlan | None  # how the budget was spent
+    report: Callable[..., Summary] | str  # returns a summary; or why there is none
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Federated(BaseEstimator):
-    """Base of the estimators, which fit with Scaffold to rows that belong to clients.
+    """Base of the estimators: a fit is a study in one process, whose clients reveal sums alone.
 
     Parameters
     ----------
@@ -70,122 +56,118 @@ class Federated(BaseEstimator):
         Whether b is fitted; it is not penalised.
     standardize
         Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
-        merged from the clients' own.
-    step_size, local_steps, rounds
-        γ, H and T, or "auto": planned so that the tolerance is reached. What is given replaces the plan's.
-    batch_size
-        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have at most 512
-        rows on average, else what is predicted to take the least time, of all rows and batches of 64, 512 and
-        4,096.
+        merged from the clients'.
+    trainer
+        "newton" (at most 1,000 coefficients), "scaffold", or "auto": Newton's method if it is possible. Scaffold's
+        last steps are Newton steps too.
     tolerance
-        Distance to the pooled model to plan for: ‖w − w*‖ ≤ tolerance · ‖w*‖, with w* what pooled rows would give,
-        in standardised units, intercept left out. It is not an error of prediction. Where it is out of reach, the
-        run comes as close as it can when `close` is set, and is refused otherwise.
-    close
-        Whether at most two Newton steps, from sums of gradients and Hessians over clients, take the run's last θ
-        to the optimum. A ConvergenceWarning says where they end more than 5 % of a standard error away from it.
+        "se:0.05": every coefficient is within 5 % of its standard error of the optimum. A number such as 0.001:
+        the distance to the optimum relative to its norm, in standardised units, intercept left out. Up to 1,000
+        coefficients are usually far closer, by the last Newton step.
     dispersion
-        The factor of the variance in `summary_`: None for the family's own, which is 1 for classes and counts;
+        The factor of the variance in `summary_`: None for the family's, which is 1 for classes and counts;
         "pearson" to estimate it (quasi-Poisson regression); or a number.
     warm_start
-        Whether a further fit starts from the coefficients of the last one, and so takes fewer rounds.
+        Whether a further fit starts from the coefficients of the last one.
     min_rows
-        Clients with fewer rows are refused: such a client is more often a slip in the ids.
-    random_state
-        Seed of the rows drawn.
+        Smallest number of rows that a client may have; clients with fewer are usually a mistake in the ids.
     verbose
-        Whether to show progress.
+        Whether to print the distance to the optimum after each exchange.
+    epsilon
+        ε of a privacy budget of every row; None for none. Under a budget Scaffold clips gradients of rows and adds
+        noise from the operating system's generator to every step; there are no Newton steps, no standard errors,
+        and `trained_` is None.
+    delta
+        δ of the budget, below one over the rows of every client; by default a tenth of that for the largest.
+    clip
+        Largest norm of a row's gradient under a budget; chosen by default.
+    bounds
+        Under a budget, the public ranges of the features, (low, high): two numbers, or two arrays with one number
+        per column. They take the place of means and variances; values outside count as the range's end.
+    target_bounds
+        Under a budget, the public range (low, high) of y, or its classes.
 
     Attributes
     ----------
     clients_
         Ids of the clients, sorted.
-    plan_
-        The `fedscaffold.Plan`, or None when nothing was planned.
-    trace_
-        The `fedscaffold.Trace` of the run.
+    trained_
+        The training with its certificate, history and notes; of several targets, a tuple with one for each.
     n_iter_
-        Number of rounds that were run.
+        Number of exchanges with all clients.
+    privacy_
+        Noise, clip and steps of a fit under a privacy budget, which `privacy_.explain()` says in words; or None.
     n_features_in_, feature_names_in_
-        Number of columns of X, and their names where X has some.
+        Number of columns of X, and their names if X has some.
     summary_
         Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`; `summary(cov)`
-        gives those with other standard errors.
+        returns other standard errors.
     """
 
     fit_intercept: bool = True
     standardize: bool = True
-    step_size: Any = "auto"
-    local_steps: Any = "auto"
-    rounds: Any = "auto"
-    batch_size: Any = "auto"
-    tolerance: float = 5e-3
-    close: bool = True
+    trainer: Trainer = "auto"
+    tolerance: str | float = "se:0.05"
     dispersion: Any = None
     warm_start: bool = False
     min_rows: int = 2
-    random_state: Any = None
     verbose: bool = False
+    epsilon: Any = None
+    delta: Any = None
+    clip: Any = None
+    bounds: Any = None
+    target_bounds: Any = None
 
-    _names: ClassVar[dict[str, str]] = {}  # what parameters of problems and plans are called here
+    _penalty: ClassVar[str] = "alpha"  # name of the penalty here, which problems call l2
 
-    def _spell(self, message: object) -> str:
-        """Return a message with parameters of problems and plans under the names that they have here."""
-        return re.sub(
-            r"\b([a-z]\w*)(=\.\.\.)?",
-            lambda found: self._names[found[1]] if found[1] in self._names else found[0],
-            str(message),
-        )
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Append the parameters and attributes of the base class to the docstring."""
+        super().__init_subclass__(**options)
+        own, base = (_sections(each.__doc__) for each in (cls, cls.__bases__[-1]))
+        for name in ("Parameters", "Attributes"):
+            own[name] = "\n".join(part for part in (own[name], base[name]) if part)
+        parts = [f"{name}\n{'-' * len(name)}\n{text}" if name else text for name, text in own.items() if text]
+        cls.__doc__ = "\n\n".join(parts)
 
-    @contextmanager
-    def _own_words(self) -> Iterator[None]:
-        """Raise errors of the block with the names of the estimator's parameters."""
-        try:
-            yield
-        except InvalidInput as error:
-            raise InvalidInput(self._spell(error)) from None
-
-    def _settings(self) -> RunSettings:
+    def _check_settings(self, **beside: Any) -> None:
+        """Raise if parameters are wrong, or cannot be combined with a privacy budget, as `beside` cannot."""
         whole_number("min_rows", self.min_rows, least=1)
+        choice("trainer", self.trainer, get_args(Trainer))
+        parse_tolerance(self.tolerance)
         check_dispersion(self.dispersion)
-        return RunSettings(**{field.name: getattr(self, field.name) for field in fields(RunSettings)})
-
-    def _clients(self, clients: Any, n_rows: int) -> list[NDArray[np.int64]]:
-        """Positions of each client's rows, clients in the order of their ids; sets clients_."""
-        if clients is None:
-            warnings.warn(
-                DataWarning(
-                    "all rows belong to one client, for which Scaffold is gradient descent; pass "
-                    "clients=... to fit"
-                ),
-                stacklevel=4,
-            )
-            self.clients_ = np.array([0])
-            return [np.arange(n_rows)]
-        self.clients_, rows = rows_of_clients(clients, n_rows, self.min_rows)
-        return rows
+        names = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")
+        usual = {name: Federated.__dataclass_fields__[name].default for name in names}
+        given = {name: getattr(self, name) for name in names}
+        check_budget(self, {**given, **beside}, {**usual, **dict.fromkeys(beside)})
 
     def _tables(self, X: Any, clients: Any, weight: Array | None) -> ClientTables:
-        """The rows of each client, dense; sets clients_. Weights are those of `_weights`."""
+        """Return the rows of each client, dense; set clients_. Weights are those of `_weights`."""
         n, d = X.shape
         if sparse.issparse(X):
             check_memory("a dense table of the sparse X, of which two copies are needed,", 16 * n * (d + 1))
-        rows = self._clients(clients, n)
+        if clients is None:
+            text = "all rows belong to one client, for which scikit-learn is faster; pass clients=... to fit"
+            warnings.warn(DataWarning(text), stacklevel=3)
+            self.clients_, rows = np.array([0]), [np.arange(n)]
+        else:
+            self.clients_, rows = rows_of_clients(clients, n, self.min_rows)
         features = [dense(X[own]) for own in rows]
         scale = Scale(np.zeros(d), np.ones(d))
-        if self.standardize or self.fit_intercept:
+        if self.epsilon is not None:
+            scale = public_scale("bounds", self.bounds, d, centred=self.fit_intercept)
+        elif self.standardize or self.fit_intercept:
             scale = federated_scale(features, None if weight is None else [weight[own] for own in rows])
-        if (
-            not self.standardize
-        ):  # with an intercept, which has no penalty, centring changes the conditioning alone
+        if not self.standardize:  # with an intercept, which has no penalty, centring changes conditioning alone
             scale = Scale(scale.mean, np.ones(d))
         features = [scale.apply(table) for table in features]
+        if self.epsilon is not None:
+            features = [np.clip(table, -LIMIT, LIMIT) for table in features]
         if self.fit_intercept:
             features = [np.column_stack([table, np.ones(len(table))]) for table in features]
         return ClientTables(features=features, scale=scale, rows=rows, weight=weight, dtype=X.dtype)
 
     def _weights(self, sample_weight: Any, X: Array) -> Array | None:
-        """Weights of the rows, (rows,); None for weights of one."""
+        """Return weights of the rows, (rows,); None for weights of one."""
         if sample_weight is None:
             return None
         try:
@@ -194,61 +176,84 @@ class Federated(BaseEstimator):
             raise InvalidInput("sample_weight holds numbers that are too large for a 64-bit float") from None
         return np.asarray(checked)
 
-    def _solve(
-        self, kind: Any, tables: ClientTables, y: Array, *, l2: float, start: Array | None = None, **more: Any
-    ) -> Solution:
-        """Coefficients of one problem on these tables."""
-        settings = self._settings()
+    def _train(
+        self, kind: Any, tables: ClientTables, y: Array, *, l2: float, target: PublicTarget | None, shift: float,
+        start: Array | None = None, classes: Sequence[Any] | None = None, **more: Any,
+    ) -> Fitted:  # fmt: skip
+        """Return the model of one target on these tables.
+
+        `target` is public under a privacy budget, else None; summaries need `shift`, which was taken off the
+        intercept, and more than two classes.
+        """
         if tables.weight is not None:
             more["sample_weight"] = tables.split(tables.weight)
-        with self._own_words():
+        names, n_intercepts = self._feature_names(), int(self.fit_intercept)
+        try:
             problem = kind(
                 tables.features, tables.split(y), l2=l2, weights=[len(own) for own in tables.rows],
-                n_unpenalised=int(self.fit_intercept), **more,
+                n_unpenalised=n_intercepts, **more,
             )  # fmt: skip
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            solution = solve(problem, settings, seed=seed, names=self._feature_names(), start=start)
-        far = far_from_optimum(solution, settings, self._feature_names())
-        if far is not None:
-            warnings.warn(self._spell(far), ConvergenceWarning, stacklevel=3)
-        return solution
+            if target is not None:
+                plan, theta = train_privately(self, problem, target)
+                return Fitted(theta, None, plan, UNCOVERED)
+            sums = LocalSums(problem, names=names, n_intercepts=n_intercepts)
+            settings = TrainingSettings(trainer=self.trainer, tolerance=self.tolerance)
+            if not sums.hessians:  # costs decide how many local steps pay
+                wait = sums.step_seconds + ROUND_SECONDS
+                settings = replace(settings, exchange_seconds=wait, step_seconds=sums.step_seconds)
+            found = train(sums, settings, start=None if start is None else start.ravel(), look=self._show)
+        except InvalidInput as error:
+            raise InvalidInput(re.sub(r"\bl2\b(=\.\.\.)?", self._penalty, str(error))) from None
+        self._warn_if_far(found)
+        if found.certificate.sums is None:
+            return Fitted(found.theta, found, None, TOO_MANY)
+        coordinates = tables.scale.coordinates(names, n_intercepts=n_intercepts, shift=shift, classes=classes)
+        penalty = sums.penalty(found.certificate.sums)
+        report = partial(summarise_sums, found.certificate.sums, penalty, coordinates, feature_names=names)
+        return Fitted(found.theta, found, None, report)
 
-    def _start(self, tables: ClientTables, vectors: int, shift: float = 0.0) -> Array | None:
-        """θ of the last fit for these tables where `warm_start` is set; None where there is none that fits."""
+    def _show(self, point: ErrorPoint) -> None:
+        if self.verbose:
+            print(f"exchange {point.exchange}, {point.method}: {point.relative:.1e} of the norm from the optimum")
+
+    def _warn_if_far(self, found: Trained) -> None:
+        relative, errors = found.certificate.relative_error, found.certificate.error_in_standard_errors
+        if found.reached or relative <= ROUNDING:
+            return
+        far = f"{relative:.2g} of their norm" if errors is None else f"{errors:.2g} standard errors"
+        advice = "" if self.standardize else "pass standardize=True or scale the features first, or "
+        advice += f"pass a larger penalty {self._penalty}"
+        text = f"coefficients are about {far} away from the optimum, after {found.rounds:,} exchanges; {advice}"
+        warnings.warn(text, ConvergenceWarning, stacklevel=4)
+
+    def _start(self, tables: ClientTables, shift: Array) -> Array | None:
+        """Return vectors θ of the last fit if `warm_start` is set and they fit, less a shift of each intercept."""
         if not self.warm_start or not hasattr(self, "coef_"):
             return None
         coef = np.atleast_2d(self.coef_).astype(np.float64)
-        if coef.shape != (vectors, tables.scale.mean.size):
+        if coef.shape != (shift.size, tables.scale.mean.size):
             return None
         intercept = np.atleast_1d(self.intercept_).astype(np.float64) - shift
-        return tables.scale.from_rows(coef, intercept, with_intercept=self.fit_intercept).ravel()
+        return tables.scale.from_rows(coef, intercept, with_intercept=self.fit_intercept)
 
-    def _keep(self, solutions: Sequence[Solution], coordinates: Sequence[Coordinates]) -> None:
-        """Set what a fit leaves besides coefficients; of several targets, tuples of plans and traces."""
-        self._solutions, self._coordinates = tuple(solutions), tuple(coordinates)
-        plans, traces = tuple(each.plan for each in solutions), tuple(each.trace for each in solutions)
-        several = len(solutions) > 1
-        self.plan_: Any = plans if several else plans[0]
-        self.trace_: Any = traces if several else traces[0]
-        self.n_iter_: Any = np.array([trace.rounds for trace in traces])
-
-    def _own_coordinates(
-        self, tables: ClientTables, *, shift: float = 0.0, classes: Sequence[Any] | None = None
-    ) -> Coordinates:
-        return tables.scale.coordinates(
-            self._feature_names(), n_intercepts=int(self.fit_intercept), shift=shift, classes=classes
-        )
+    def _keep(self, fitted: Sequence[Fitted]) -> None:
+        """Set the attributes of a fit besides coefficients."""
+        self._fitted = tuple(fitted)
+        self.privacy_ = fitted[0].privacy
+        trained = tuple(each.trained for each in fitted)
+        self.trained_: Any = trained if len(trained) > 1 else trained[0]
+        runs: list[Any] = [each.trained or each.privacy for each in fitted]
+        self.n_iter_: Any = np.array([each.rounds for each in runs])
 
     def _feature_names(self) -> tuple[str, ...]:
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
         return (*map(str, names), "intercept") if self.fit_intercept else tuple(map(str, names))
 
     def _margins(self, X: Any) -> Array:
-        """Xw + b of rows, which may be sparse."""
+        """Return Xw + b of rows, which may be sparse."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
-        coef = self.coef_ if sparse.issparse(self.coef_) else np.asarray(self.coef_)
-        return np.asarray(safe_sparse_dot(X, coef.T, dense_output=True) + self.intercept_)
+        return np.asarray(X @ self.coef_.T + self.intercept_)
 
     @property
     def summary_(self) -> Summary:
@@ -263,23 +268,26 @@ class Federated(BaseEstimator):
         dispersion: float | str | None = None,
         target: int | None = None,
     ) -> Summary:
-        """Coefficients with standard errors of another kind; see `fedscaffold.inference.summarise`.
+        """Return coefficients with standard errors; see `fedscaffold.inference.summarise`.
 
-        `dispersion` is the estimator's where it is None. After a fit to several targets, `target` says for which
-        one, as its column of y.
+        Parameters
+        ----------
+        cov, level
+            Kind of standard errors, and level of the intervals.
+        dispersion
+            Factor of the variance; the estimator's by default.
+        target
+            Column of y, required after a fit to several.
         """
         check_is_fitted(self, "n_iter_")
-        solutions = self._solutions
-        if target is None and len(solutions) > 1:
-            raise InvalidInput(f"y had {len(solutions)} targets; pass target=0 for the first")
-        which = 0 if target is None else whole_number("target", target, least=0, most=len(solutions) - 1)
-        closed = solutions[which].closed
-        if closed is None:
-            raise InvalidInput(f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients")
-        return summarise_sums(
-            closed.sums, solutions[which].penalty, self._coordinates[which], cov=cov, level=level,
-            dispersion=self.dispersion if dispersion is None else dispersion, feature_names=self._feature_names(),
-        )  # fmt: skip
+        if target is None and len(self._fitted) > 1:
+            raise InvalidInput(f"y had {len(self._fitted)} targets; pass target=0 for the first")
+        last = len(self._fitted) - 1
+        fitted = self._fitted[0 if target is None else whole_number("target", target, least=0, most=last)]
+        if isinstance(fitted.report, str):
+            raise InvalidInput(fitted.report)
+        factor = self.dispersion if dispersion is None else dispersion
+        return fitted.report(cov=cov, level=level, dispersion=factor)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -287,6 +295,8 @@ class Federated(BaseEstimator):
         return tags
 
 
-def dense(X: Any) -> Array:
-    """Rows as an array, whether they were sparse or not."""
-    return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
+def _sections(doc: str | None) -> dict[str, str]:
+    """Return the sections of a docstring by their names; the first has none."""
+    intro, *rest = re.split(r"\n\n(Parameters|Attributes|Examples)\n-+\n", inspect.cleandoc(doc or ""))
+    empty = dict.fromkeys(("Parameters", "Attributes", "Examples"), "")
+    return {"": intro, **empty, **dict(zip(rest[::2], rest[1::2], strict=True))}

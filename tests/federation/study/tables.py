@@ -96,6 +96,6 @@ def deal(frame: pd.DataFrame, n_sites: int, how: str, seed: int) -> dict[str, pd
     sizes[0] += n - sizes.sum()
     ends: Array = np.cumsum(sizes)
     return {
-        f"site {k}": frame.iloc[order[end - size : end]].reset_index(drop=True)
+        f"site-{k}": frame.iloc[order[end - size : end]].reset_index(drop=True)
         for k, (size, end) in enumerate(zip(sizes.tolist(), ends.tolist(), strict=True))
     }

@@ -28,7 +28,6 @@ EXAMPLES = (
     "  fedscaffold compare --method scaffold:participation=0.1 --method fedavg:step_size=0.05 --record loss\n\n"
     "NAME:FIELD=VALUE,... fixes a field of the method; step size and local steps that are not fixed are searched."
 )
-ANY_CONSTANTS = {"smoothness": lambda: 1e100, "strong_convexity": lambda: 1e-100}  # before there is a problem
 
 
 @tables.with_table_options("target", "client", "l2", required=False, more=("cache_dir", "tolerance"))
@@ -78,7 +77,8 @@ def command(
         batch = tables.parse_batch(batch_size or ("10" if data is None else "auto"))
         sizes = [] if step_size is None else options.numbers_of("--step-size", step_size, float)
         lengths = options.lengths_of(local_steps)
-        _methods(method, sizes or [1.0], lengths, ANY_CONSTANTS)  # rejects a wrong method before data are made
+        unknown = {"smoothness": lambda: 1e100, "strong_convexity": lambda: 1e-100}  # before there is a problem
+        _methods(method, sizes or [1.0], lengths, unknown)  # rejects a wrong method before data are made
         options.check_figure(plot)
         cells = None if out is None else result_folder(out, FILES)
         problems: list[Any]

@@ -19,7 +19,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.stream import SERVER, Batches, Stream, philox, words
 from fedscaffold.core.types import IntArray
 
-WORDS = 2**32
+WORDS = 2**32  # as many as there are different ones
 
 
 class MarkovChain(NamedTuple):
@@ -114,4 +114,4 @@ class MessageDraws(NamedTuple):
 
 def uniforms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Return numbers in (0, 1), one for each word."""
-    return (words.astype(np.float64) + 0.5) / 2.0**32
+    return (words.astype(np.float64) + 0.5) / WORDS

@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.draws import WORDS
+from fedscaffold.core.random.draws import uniforms as uniforms_of
 from fedscaffold.core.random.stream import Batches, Stream, philox
 from fedscaffold.core.types import Array
 
@@ -28,12 +30,11 @@ LANES = 8  # blocks side by side
 GROUP = 4 * LANES  # numbers that they give
 ASIDE = 2**31  # the block from which noise and labels are drawn
 NOBODY = 0xFFFFFFFF  # the round and the repetition of what clients are like
-WORDS = 2.0**32
 
 
 def uniforms(stream: Stream, first: int, count: int) -> Array:
     """Return uniform numbers first, ..., first + count − 1 of a stream, from block 2³¹ on."""
-    return _some(_uniform(_groups(stream, np.array([stream.client]), first, count, ASIDE)), first, count)[0]
+    return _some(uniforms_of(_groups(stream, np.array([stream.client]), first, count, ASIDE)), first, count)[0]
 
 
 def normals(stream: Stream, first: int, count: int, *, aside: bool = False) -> Array:
@@ -46,7 +47,7 @@ def of_clients(seed: int, clients: NDArray[np.int64], count: int) -> tuple[Array
     """Return traits of clients: `count` normal numbers, (clients, count), and one uniform number, (clients,)."""
     own = Stream(seed, NOBODY, NOBODY, 0)
     normal = _some(_normal(_groups(own, clients, 0, count, 0)), 0, count)
-    return normal, _uniform(words_of_clients(own, clients, np.array([ASIDE]))[:, 0, 0])
+    return normal, uniforms_of(words_of_clients(own, clients, np.array([ASIDE]))[:, 0, 0])
 
 
 def check_streamed(batches: Batches) -> None:
@@ -81,12 +82,8 @@ def _groups(stream: Stream, clients: NDArray[np.int64], first: int, count: int, 
     return words_of_clients(stream, clients, blocks).reshape(clients.size, -1, LANES, 4).swapaxes(2, 3)
 
 
-def _uniform(words: NDArray[np.uint32]) -> Array:
-    return (words.astype(np.float64) + 0.5) / WORDS
-
-
 def _normal(words: NDArray[np.uint32]) -> Array:
-    radius = np.sqrt(-2.0 * np.log(_uniform(words[:, :, ::2])))
+    radius = np.sqrt(-2.0 * np.log(uniforms_of(words[:, :, ::2])))
     angle = words[:, :, 1::2] * (2.0 * np.pi / WORDS)
     out = np.empty(words.shape)
     out[:, :, ::2], out[:, :, 1::2] = radius * np.cos(angle), radius * np.sin(angle)

@@ -180,7 +180,9 @@ class Coordinator:
                     assert levels is not None
                     if other > 0:
                         levels[OTHER] = round(float(other))
-                return {name: (levels or {}, round(float(rest[k, 1]))) for k, (name, levels) in enumerate(each.items())}
+                return {
+                    name: (levels or {}, round(float(rest[k, 1]))) for k, (name, levels) in enumerate(each.items())
+                }
         raise InvalidInput(f"a category has more than {CELLS[-1] // 2:,} levels; ignore it, or list its levels")
 
     def _category(self, name: str, levels: Mapping[str, int], missing: int) -> Column:

@@ -41,10 +41,17 @@ class Journal:
         Carries messages that were not answered before.
     folder
         The coordinator's folder, made for its owner alone; None keeps nothing.
+    on_exchange
+        Called with the duration of each exchange that is complete, now or before.
     """
 
-    def __init__(self, transport: Transport, folder: str | os.PathLike[str] | None) -> None:
-        self.transport = transport
+    def __init__(
+        self,
+        transport: Transport,
+        folder: str | os.PathLike[str] | None,
+        on_exchange: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self.transport, self.on_exchange = transport, on_exchange
         self.folder = None if folder is None else private_folder(folder)
         self.count, self.last_seconds = 0, 0.0
         self.study_id = new_run_id() if self.folder is None else self._identity(self.folder)
@@ -65,6 +72,7 @@ class Journal:
             return Kept(arrays, {"sites": names, "values": values}, self.transport.last_seconds)
 
         found = self.keep(requests, ask)
+        self.on_exchange(self.last_seconds)
         values = found.description.fields("values")
         return {
             site: Payload(values.fields(site).as_dict(), _arrays_of(found.arrays, k))

@@ -217,7 +217,9 @@ class StudySettings(BaseModel):
             problems += [f"{name} requires epsilon=..." for name in ("delta", "clip") if getattr(self, name)]
             problems += ["protect='sites' requires epsilon=..."] if self.protect == "sites" else []
         elif self.evaluate or self.client_intercepts or self.record_columns:
-            problems.append("a privacy budget does not cover evaluate, client_intercepts, exposure, offset, weight")
+            problems.append(
+                "a privacy budget does not cover evaluate, client_intercepts, exposure, offset, weight"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -255,7 +257,9 @@ class Plan(StudySettings):
         if len(set(self.sites)) < len(self.sites) or not 2 <= len(self.sites) <= MOST_SITES:
             problems.append("a study has two or more sites with different names")
         if self.sums == "secure" and len(self.sites) == 2:
-            problems.append("secure sums need three sites: of two, each gets the other's numbers; take sums='open'")
+            problems.append(
+                "secure sums need three sites: of two, each gets the other's numbers; take sums='open'"
+            )
         if self.kind is None or self.target not in self.columns:
             problems.append("a plan names the kind of model and has an entry for each column")
         elif self.family.classes != (self.columns[self.target].type == "category"):
@@ -313,7 +317,9 @@ class Plan(StudySettings):
             raise InvalidInput(f"this is not a plan that this version of fedscaffold knows ({FORMAT})")
         given = {str(name): value for name, value in values.items() if name != "format"}
         try:
-            given["columns"] = {one["name"]: {k: v for k, v in one.items() if k != "name"} for one in given["columns"]}
+            given["columns"] = {
+                one["name"]: {k: v for k, v in one.items() if k != "name"} for one in given["columns"]
+            }
         except (KeyError, TypeError, AttributeError):
             raise InvalidInput("the plan has no list of columns") from None
         return cls(**given)
@@ -334,7 +340,11 @@ class Plan(StudySettings):
         columns = values.pop("columns")
         lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
         for name, column in columns.items():
-            lines += ["", f"[columns.{_toml(name)}]", *(f"{key} = {_toml(value)}" for key, value in column.items())]
+            lines += [
+                "",
+                f"[columns.{_toml(name)}]",
+                *(f"{key} = {_toml(value)}" for key, value in column.items()),
+            ]
         return "\n".join(lines) + "\n"
 
     @cached_property
@@ -402,7 +412,9 @@ def in_words(error: ValidationError, what: str) -> InvalidInput:
     """Return a validation error as one of this package, with all problems and the values given."""
     found = Collector(what)
     for each in error.errors():
-        name = ".".join(str(part) for part in each["loc"] if part not in ("float", "str", "int", "constrained-float"))
+        name = ".".join(
+            str(part) for part in each["loc"] if part not in ("float", "str", "int", "constrained-float")
+        )
         text = each["msg"].removeprefix("Value error, ")
         if each["type"] == "missing":
             found.add(f"{name} is required")

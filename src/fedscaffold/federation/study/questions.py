@@ -367,7 +367,11 @@ def _closing_blocks(coding: Agreement, *, scores: bool) -> list[Block]:
 
 def _closing_numbers(sums: ClosingSums) -> dict[str, Any]:
     upper = np.triu_indices(sums.dim)
-    found: dict[str, Any] = {"rows": sums.rows, "loss": sums.loss, **{name: getattr(sums, name) for name in _FIXED}}
+    found: dict[str, Any] = {
+        "rows": sums.rows,
+        "loss": sums.loss,
+        **{name: getattr(sums, name) for name in _FIXED},
+    }
     found |= {name: getattr(sums, name) for name in ("null", "gradient", "squares", "varying")}
     for name in ("hessian", "information", "score_products", "cluster_products"):
         if getattr(sums, name) is not None:
@@ -390,7 +394,7 @@ def closing_sums_of(total: Mapping[str, Array], coding: Agreement, theta: Array)
             matrix[np.triu_indices(dim)] = total[name]
             matrix += np.triu(matrix, 1).T
         found[name] = None if name == "information" and name not in total else matrix
-    return ClosingSums(kind=kind, theta=theta, **found, **({"extreme": 0} if "extreme" in ClosingSums.__dataclass_fields__ else {}))
+    return ClosingSums(kind=kind, theta=theta, **found)
 
 
 # levels as tables of sums
@@ -427,7 +431,9 @@ def levels_in(table: Array, cells: int) -> dict[str, int] | None:
     """Return the levels of a sum of tables with their rows, sorted; None if there are too many for its cells."""
     left, found = table.reshape(cells, KEY).copy(), dict[str, int]()
     while left[:, 0].any():
-        pure = next(((k, level) for k in np.flatnonzero(left[:, 0]) if (level := _only(left[k])) is not None), None)
+        pure = next(
+            ((k, level) for k in np.flatnonzero(left[:, 0]) if (level := _only(left[k])) is not None), None
+        )
         if pure is None:
             return None
         k, level = pure

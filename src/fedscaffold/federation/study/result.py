@@ -60,4 +60,6 @@ class StudyResult:
         encoding, equations = in_own_units(
             encoding, vectors, target_shift=self.coding.target_shift, target_scale=self.coding.target_scale
         )
-        return Model(encoding=encoding, equations=equations, provenance={}, client_intercepts=self.coding.client_intercepts)
+        return Model(
+            encoding=encoding, equations=equations, provenance={}, client_intercepts=self.coding.client_intercepts
+        )

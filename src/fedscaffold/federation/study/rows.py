@@ -83,7 +83,9 @@ class SiteRows:
         names = tables.frame_source(self.table).names
         missing = [name for name in self.plan.used_columns if name not in names]
         if missing:
-            raise InvalidInput(f"the table has no column {some(missing)}, which the plan uses; it has {some(names)}")
+            raise InvalidInput(
+                f"the table has no column {some(missing)}, which the plan uses; it has {some(names)}"
+            )
         return tables.arrow_table(self.table, list(self.plan.used_columns)).combine_chunks()
 
     @property
@@ -270,4 +272,3 @@ class SiteRows:
         """The problem of the rows that are left out; None if there are none."""
         rows = np.flatnonzero(self.left_out)
         return self.problem.take_rows(rows) if rows.size else None
-

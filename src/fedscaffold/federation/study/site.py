@@ -36,7 +36,7 @@ from fedscaffold.federation.study.questions import (
 from fedscaffold.federation.study.roster import Masks, Roster, new_key, public_line
 from fedscaffold.federation.study.rows import SiteRows, TableFile
 
-PLAN, ROSTER, STATE, RESULT = "plan", "roster", "state", "result"  # names of a site's notes
+PLAN, PROPOSED, ROSTER, STATE, RESULT = "plan", "proposed", "roster", "state", "result"  # names of a site's notes
 REFUSED = "study-refused"  # name of a value
 KIND, DOCUMENT = "study-message", "document"  # names of values
 BEGIN = "0" * 64  # the chain before the first question
@@ -107,6 +107,10 @@ class StudySite:
         Computes local steps; see `fedscaffold.run`.
     store
         Keeps the site's secret, its log, the accepted plan and the last answer.
+    invited
+        Digest of the plan of the site's invitation, the only one that it looks at; None without an invitation.
+    keep_numbers
+        Whether the site's log also keeps its numbers as they were before they were masked; they stay at the site.
     """
 
     name: str
@@ -117,6 +121,8 @@ class StudySite:
     accept_roster: Callable[[Roster], bool] = lambda roster: True
     engine: str | Engine = "auto"
     store: SiteStore = field(default_factory=MemoryStore)
+    invited: str | None = None
+    keep_numbers: bool = False
     _rows: tuple[Any, SiteRows] | None = field(default=None, repr=False)
 
     @property
@@ -192,18 +198,30 @@ class StudySite:
         return None if found is None else Plan.from_json(found)
 
     def _accept_plan(self, plan: Plan) -> Payload:
-        """Accept a plan once; later only one that fills in what the accepted one left open, by its own survey."""
-        before = self.plan
-        if before is None or before.digest != plan.digest:
-            if before is not None and not plan.completes(before):
-                raise Refusal(RefusalCode.OTHER_SETTINGS, "the plan says something else than the accepted one")
-            problems = self.problems(plan)
-            if problems:
-                raise Refusal(RefusalCode.NOT_ACCEPTED, "; ".join(problems))
-            if not self.accept(plan):
-                raise Refusal(RefusalCode.NOT_ACCEPTED, "the people of the site did not accept the plan")
-            self.store.save_note(PLAN, plan.to_json())
-            self._rows = None
+        """Accept a plan once; later only one that fills in what the accepted one left open.
+
+        A plan that was not accepted is not looked at again, nor is any other: a coordinator that could propose
+        plan after plan would learn from the answers what the table holds.
+        """
+        before, looked_at = self.plan, self.store.load_note(PROPOSED) or {"digests": []}
+        if before is not None and before.digest == plan.digest:
+            return Payload({"accepted": plan.digest, "key": self.public_key})
+        if before is None and self.invited not in (None, plan.digest):
+            raise Refusal(RefusalCode.OTHER_SETTINGS, "the plan is not that of the invitation")
+        if before is not None and not plan.completes(before):
+            raise Refusal(RefusalCode.OTHER_SETTINGS, "the plan says something else than the accepted one")
+        first_of_its_kind = len(looked_at["digests"]) == (0 if before is None else 1)
+        if not first_of_its_kind and looked_at["digests"][-1] != plan.digest:
+            raise Refusal(RefusalCode.OTHER_SETTINGS, "another plan was proposed before, and not accepted")
+        if first_of_its_kind:
+            self.store.save_note(PROPOSED, {"digests": [*looked_at["digests"], plan.digest]})
+        problems = self.problems(plan)
+        if problems or not self.accept(plan):
+            raise Refusal(
+                RefusalCode.NOT_ACCEPTED, "; ".join(problems) or "the people of the site do not accept it"
+            )
+        self.store.save_note(PLAN, plan.to_json())
+        self._rows = None
         return Payload({"accepted": plan.digest, "key": self.public_key})
 
     def _accept_roster(self, roster: Roster) -> Payload:
@@ -244,8 +262,8 @@ class StudySite:
         blocks = blocks_of(plan, question.phase)
         if plan.sums == "secure":
             words = Masks(self.name, self.key, roster).mask(words, blocks, chain)
-        kept = {"number": question.number, "chain": chain, "before": state["chain"], "reply": _text(words), "local": local}
-        self.store.save_note(STATE, kept)
+        kept = {"number": question.number, "chain": chain, "before": state["chain"], "local": local}
+        self.store.save_note(STATE, {**kept, "reply": _text(words)})
         return Payload({"number": question.number}, {"words": words})
 
     def _numbers(
@@ -256,9 +274,13 @@ class StudySite:
         try:
             with np.errstate(all="ignore"):  # numbers that are not finite become random words
                 found = numbers_for(self._current_rows(plan), question.phase, question.vector, states, self.engine)
-        except FedScaffoldError as error:
+        except Exception as error:  # whatever it is: a code would say something about the site's rows
+            LOG.exception("the site's numbers could not be computed; it sends random ones")
             self.store.audit.write("failed", phase=question.phase, number=question.number, text=str(error))
             found = {block.name: np.full(block.length, np.nan) for block in blocks}
+        if self.keep_numbers:
+            kept = {name: np.ravel(values).tolist() for name, values in found.items()}
+            self.store.audit.write("numbers", phase=question.phase, number=question.number, values=kept)
         return encode(found, blocks), {name: _plain(state) for name, state in states.items()}
 
     def _current_rows(self, plan: Plan) -> SiteRows:
@@ -292,7 +314,7 @@ class StudySite:
     def _log(self, phase: str, reply: Payload) -> None:
         """Write down what leaves the site, before it leaves."""
         words = reply.arrays.get("words")
-        entry: dict[str, Any] = {"phase": phase, "values": {k: v for k, v in reply.values.items()}}
+        entry: dict[str, Any] = {"phase": phase, "values": dict(reply.values)}
         if words is not None:
             plan = self.plan
             entry |= {

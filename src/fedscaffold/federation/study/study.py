@@ -64,7 +64,7 @@ def conduct(
         If the data do not determine the model.
     """
     board = board or StatusBoard(folder, plan)
-    journal = Journal(transport, None if folder is None else Path(folder) / "exchanges")
+    journal = Journal(transport, None if folder is None else Path(folder) / "exchanges", board.exchanged)
     coordinator = Coordinator(plan, journal, keys=keys, on_phase=board.phase)
     with board.watch():
         coordinator.begin()
@@ -91,6 +91,8 @@ def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard)
         step_seconds=rows_per_site * totals.dim / NUMBERS_PER_SECOND,
     )
     trained = train(totals, settings, look=board.error)
+    for note in trained.notes:
+        board.note(note)
     evaluation: Mapping[str, Evaluation] = {}
     if plan.evaluate:
         board.phase("evaluate")
@@ -144,7 +146,9 @@ class Study(StudySettings):
         sites
             A table for each site's name.
         """
-        given = {name: getattr(self, name) for name in StudySettings.model_fields if name not in ("features", "ignore")}
+        given = {
+            name: getattr(self, name) for name in StudySettings.model_fields if name not in ("features", "ignore")
+        }
         values: dict[str, Any] = {**given, "name": self.name, "sites": tuple(sites)}
         if self.columns and self.target in self.columns:
             return Plan(**values)
@@ -154,6 +158,9 @@ class Study(StudySettings):
         missing = [name for name in (*features, self.target) if name not in kinds]
         if missing:
             raise InvalidInput(f"the tables have no column {tables.some(missing)}; they have {tables.some(kinds)}")
+        strange = [name for name in self.categorical if name not in features]
+        if strange:
+            raise InvalidInput(f"categorical names {tables.some(strange)}, which is not a feature of the study")
         kind = self.kind or ("logistic" if kinds[self.target] == "category" or self.event else "ridge")
         columns = {}
         for name in (*features, self.target):

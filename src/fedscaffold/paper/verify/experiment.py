@@ -26,7 +26,6 @@ from fedscaffold.theory import constants, expansion, predict
 from fedscaffold.theory.expansion import first_order_law
 
 EXPERIMENT = "the paper's experiment: "
-CURVE_ROUNDS = 30
 run_in_paper = partial(run, batch_size=BATCH_SIZE, progress=False)
 
 
@@ -62,8 +61,8 @@ def _setting(problem: Ridge | Logistic, method: Scaffold | FedAvg) -> str:
 
 def _exact(problem: Ridge, method: Scaffold | FedAvg, few: bool, budget: Budget) -> list[StatementRow]:
     """Return rows on the plateau, the curve from zero, and FedAvg's variance, as its error is nearly all bias."""
-    name, setting, first_order = "Exact law", _setting(problem, method), None
-    found = predict(problem, method, batch_size=BATCH_SIZE, rounds=CURVE_ROUNDS)
+    name, setting, first_order, rounds = "Exact law", _setting(problem, method), None, 30
+    found = predict(problem, method, batch_size=BATCH_SIZE, rounds=rounds)
     if isinstance(method, Scaffold):
         leading = float(np.trace(expansion(problem, method, batch_size=BATCH_SIZE).cov_theta))
         first_order = Printed("tr (γ/N)𝐀C̄ (Lemma 5.1)", leading, label="first order")
@@ -72,10 +71,10 @@ def _exact(problem: Ridge, method: Scaffold | FedAvg, few: bool, budget: Budget)
     if not few:
         return result
     assert found.curve is not None
-    trace = run_in_paper(problem, method, rounds=CURVE_ROUNDS, repetitions=budget.curve_repetitions, seed=13)
+    trace = run_in_paper(problem, method, rounds=rounds, repetitions=budget.curve_repetitions, seed=13)
     mse = over_groups(trace.mse)
     at = int(np.argmax((np.abs(mse.value - found.curve) - 3.0 * mse.error)[1:] / found.curve[1:])) + 1
-    furthest = f"E‖θ_t−θ*‖² for t = 1 to {CURVE_ROUNDS} from zero; furthest off at t = {at}"
+    furthest = f"E‖θ_t−θ*‖² for t = 1 to {rounds} from zero; furthest off at t = {at}"
     parts = [(furthest, found.curve[at], mse.at(at))]
     if isinstance(method, FedAvg):
         parts.append(("variance tr Σ of the plateau", found.variance, _variance(trace)))

@@ -35,7 +35,6 @@ from fedscaffold.theory import Expansion, expansion
 from fedscaffold.theory.bounds import MOMENTS, Bound, Order, Proof
 
 GROUPS = 20  # of chains: enough for standard errors to a sixth
-THIN = 5  # local models, which cost H runs of local steps, are taken in every fifth round
 ORDERS: tuple[Order, ...] = (2, 4, 6)
 
 
@@ -66,15 +65,16 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> StationaryChains:
     burn = int(3.0 * case.relaxation) + 1  # from X*, e^{-6} of the variance is missing then
     every: list[Array] = []
     thinned: list[Array] = []
+    thin = 5  # local models, which cost H runs of local steps, are taken in every fifth round
     with setup.engine.open(problem, batches, seed=seed) as local_sgd, open_rounds(setup) as step:
         for t in range(burn + budget.rounds):
             if t >= burn:
                 every = _add(every, _outside(case, state.theta - optimum, state.client_state.xi - ideal))
-                if (t - burn) % THIN == 0:
+                if (t - burn) % thin == 0:
                     thinned = _add(thinned, _inside(case, state, _local_models(case, state, local_sgd)))
             state = step(state)
     theta, theta_xi, xi, distance = (total / budget.rounds for total in every)
-    local, *sums = (total / len(range(0, budget.rounds, THIN)) for total in thinned)
+    local, *sums = (total / len(range(0, budget.rounds, thin)) for total in thinned)
     means = _intercepts(*sums)
     bias_xi = means[:, problem.dim :].reshape(GROUPS, problem.n_clients, problem.dim)
     return StationaryChains(case, theta, theta_xi, xi, distance, local, means[:, : problem.dim], bias_xi)

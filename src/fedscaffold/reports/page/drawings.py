@@ -1,4 +1,8 @@
-"""Drawings as SVG that take their colours from the page: lines on a log scale, bars, ranges, calibration."""
+"""Drawings as SVG that take their colours from the page: lines on a log scale, bars, ranges, calibration.
+
+`title` is the text for readers who do not see the drawing; `rows` are the positions, among all names, of the rows
+to draw, from top to bottom.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +14,6 @@ from markupsafe import Markup
 from fedscaffold.core.types import Array
 
 WIDTH, ROW, LEFT = 480, 22, 150  # the drawing, a row with a name, and the space for names
-MOST_POINTS = 300  # of a line; more would not be seen
 Values = Array | Sequence[float | None]
 
 
@@ -22,25 +25,12 @@ def curves(
     x_label: str,
     y_label: str,
     dots: Sequence[tuple[str, Values, Values]] = (),
-    height: int = 320,
 ) -> Markup:
-    """Draw values by round on a log scale.
+    """Draw values by round on a log scale, and a horizontal line at `level`, the target, unless it is None.
 
-    Parameters
-    ----------
-    lines
-        CSS class, rounds and values; only positive values are drawn.
-    level
-        A horizontal line, the target; None for none.
-    title
-        Text for those who do not see the drawing.
-    x_label, y_label
-        Text at the axes.
-    dots
-        The same for points that are drawn as dots.
-    height
-        Height of the drawing; its width is 480.
+    Lines, and points that are drawn as dots, have a CSS class, rounds and values, of which positive ones count.
     """
+    height = 320
     left, right, top, bottom = 62, WIDTH - 10, 26, height - 44
     known = [(css, *_positive(x, y)) for css, x, y in lines]
     values = np.concatenate([[] if level is None else [level], *(y for _, _, y in known)])
@@ -64,7 +54,7 @@ def curves(
     if level is not None:
         parts.append(_path("line target", f"M{left} {up(level):.1f}H{right}"))
     for css, x, y in known:
-        at = np.unique(np.linspace(0, x.size - 1, min(x.size, MOST_POINTS)).round().astype(int))
+        at = np.unique(np.linspace(0, x.size - 1, min(x.size, 300)).round().astype(int))  # more would not be seen
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across(x[at]), up(y[at]), strict=True))
         parts.append(Markup('<polyline class="line {}" points="{}"/>').format(css, points))
     for css, x, y in ((css, *_positive(x, y)) for css, x, y in dots):
@@ -86,19 +76,7 @@ def axis_ticks(least: float, most: float) -> list[float]:
 
 
 def bars(rows: Sequence[int], names: Sequence[str], counts: Array, *, title: str) -> Markup:
-    """Draw a horizontal bar for some rows, in coloured parts, with its total.
-
-    Parameters
-    ----------
-    rows
-        Positions of the names to draw, from top to bottom.
-    names
-        Names of all rows.
-    counts
-        Lengths of the parts of all rows, (rows, parts).
-    title
-        Text for those who do not see the drawing.
-    """
+    """Draw a horizontal bar for some rows, in coloured parts by counts (rows, parts), with its total."""
     unit = (WIDTH - 58 - LEFT) / max(counts.sum(axis=1).max(), 1)
     parts = []
     for k, row in enumerate(rows):
@@ -124,26 +102,10 @@ def ranges(
     label: str,
     zero: bool = True,
 ) -> Markup:
-    """Draw a horizontal line for some rows, with dots on it, above a common axis.
+    """Draw a horizontal line for some rows, with dots on it, above a common axis with a label.
 
-    Parameters
-    ----------
-    rows
-        Positions of the names to draw, from top to bottom.
-    names
-        Names of all rows.
-    ends
-        Where the lines of all rows begin and end.
-    dots
-        CSS class and values of all rows.
-    css
-        CSS class of the lines.
-    title
-        Text for those who do not see the drawing.
-    label
-        Text below the axis.
-    zero
-        Whether the axis includes zero, with a vertical line there.
+    Lines have a CSS class and two ends, dots a CSS class and values, each for all rows. With `zero` the axis
+    includes zero, with a vertical line there.
     """
     right, height = WIDTH - 18, ROW * len(rows) + 48
     all_ends = np.concatenate([[0.0] if zero else [], *(end[rows] for end in ends)])

@@ -21,17 +21,8 @@ COLOURS = 10  # of classes, as many as style.css.j2 defines
 def render(template: str, **values: Any) -> str:
     """Return a page as one piece of HTML that needs no other file.
 
-    Parameters
-    ----------
-    template
-        Name of a template in `templates/`, without its suffix: "fit", "study", "private_study", "site", "live".
-    values
-        The objects that the template shows.
-
-    Returns
-    -------
-    str
-        The page.
+    Templates are those in `templates/`: "fit", "study", "private_study", "site", "live"; `values` are the objects
+    that they show.
     """
     return environment().get_template(f"{template}.html.j2").render(**values)
 
@@ -47,7 +38,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         extensions=["jinja2.ext.do"],
     )
-    formats = (array, bound, duration, exp, fmt, format_bytes, json_text, number, probability)
+    formats = (array, bound, exp, fmt, format_bytes, json_text, number, probability)
     made.filters |= {each.__name__: each for each in formats}
     drawn = (drawings.bars, drawings.calibration, drawings.curves, drawings.ranges)
     chosen = (clearest, colour_groups, extremes, largest)
@@ -98,15 +89,6 @@ def bound(value: float) -> str:
     return "1e-9" if value < 1e-9 else rounded_up(value)
 
 
-def duration(seconds: float) -> str:
-    """Format a length of time, such as "about 3 minutes"."""
-    for unit, length in (("hour", 3600.0), ("minute", 60.0)):
-        if seconds >= 1.5 * length:
-            return f"about {seconds / length:.0f} {unit}s"
-    count = max(round(seconds), 1)
-    return f"about {count} second{'s' * (count > 1)}"
-
-
 def largest(sizes: ArrayLike, keep: Sequence[int] = ()) -> list[int]:
     """Return at most 30 positions, from the largest size to the smallest: `keep`, and the largest others.
 
@@ -121,14 +103,7 @@ def largest(sizes: ArrayLike, keep: Sequence[int] = ()) -> list[int]:
 
 
 def extremes(values: ArrayLike, each: int = MOST // 2) -> list[int]:
-    """Return the positions of the smallest and the largest values, in ascending order; NaN is left out.
-
-    Parameters
-    ----------
-    values
-        Numbers.
-    each
-        How many to return from either end if there are more than twice this number.
+    """Return the positions of the `each` smallest and largest values, in ascending order, without NaN.
 
     Examples
     --------
@@ -154,12 +129,7 @@ def clearest(effects: Array, widths: Array) -> list[int]:
 def colour_groups(counts: NDArray[Any]) -> tuple[list[list[int]], NDArray[Any]]:
     """Return groups of classes, one per colour, and their counts, (rows, groups).
 
-    The smallest classes share the last colour if there are too many.
-
-    Parameters
-    ----------
-    counts
-        Counts by row and class, (rows, classes).
+    Counts are by row and class, (rows, classes). The smallest classes share the last colour if there are too many.
     """
     order = np.argsort(-counts.sum(axis=0), kind="stable").tolist()
     alone = len(order) if len(order) <= COLOURS else COLOURS - 1

@@ -23,12 +23,6 @@ from fedscaffold.simulation.trace import Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WINDOW_GROWTH = 1.5  # ratio of the ends of consecutive windows
-SLOPE_THRESHOLD = 0.6  # slopes are 2 when θ drifts, 1 when it walks at random, 0 when it is stationary
-MIN_ROUNDS = 5.0  # of the first stage
-MIN_ROUNDS_GROWTH = 1.5  # of the least number of rounds, from stage to stage,
-MIN_SHARE = 0.5  # or this share of the stage before, if that is longer: with half of γ nothing goes faster
-
 
 class Stage(NamedTuple):
     """The rounds after round `after`, up to the next stage, were run with this step size.
@@ -121,8 +115,11 @@ class _Progress(NamedTuple):
         return cls(stages, float(found.array("min_rounds", ())), start, distances)
 
     def next_stage(self, state: State) -> "_Progress":
-        """Return the progress of the next stage, which begins in this state with half of the step size."""
-        shortest = max(MIN_ROUNDS_GROWTH * self.min_rounds, MIN_SHARE * (state.round - self.stages[-1].after))
+        """Return the progress of the next stage, which begins in this state with half of the step size.
+
+        It lasts at least half of the stage before, since with half of γ nothing goes faster.
+        """
+        shortest = max(1.5 * self.min_rounds, 0.5 * (state.round - self.stages[-1].after))
         stage = Stage(state.round, 0.5 * self.stages[-1].step_size)
         return _Progress((*self.stages, stage), shortest, state.theta, [])
 
@@ -195,7 +192,7 @@ def staged(
     rounds = setup.rounds
     saved = None if file is None else file.load(method, setup.theta, rounds, n_clients=problem.n_clients)
     recorder = Recorder(observers, problem, saved)
-    state, at = None, _Progress((Stage(0, method.step_size),), MIN_ROUNDS, setup.theta, [])
+    state, at = None, _Progress((Stage(0, method.step_size),), 5.0, setup.theta, [])
     if saved is not None:
         state, at = saved.state, _Progress.from_fields(saved.extra, saved.state)
 
@@ -222,9 +219,12 @@ def staged(
 
 
 def _is_stationary(at: _Progress) -> bool:
-    """Return whether the slope is below the threshold, after the least number of rounds."""
+    """Return whether the slope is below 0.6, after the least number of rounds.
+
+    Slopes are 2 when θ drifts, 1 when it walks at random, and 0 when it is stationary.
+    """
     found = slope(at.distances)
-    return found is not None and len(at.distances) >= at.min_rounds and found < SLOPE_THRESHOLD
+    return found is not None and len(at.distances) >= at.min_rounds and found < 0.6
 
 
 def slope(distances: Sequence[float]) -> float | None:
@@ -235,7 +235,7 @@ def slope(distances: Sequence[float]) -> float | None:
     """
     ends = [0, 1]
     while ends[-1] < len(distances):
-        ends.append(max(ends[-1] + 1, int(np.ceil(WINDOW_GROWTH * ends[-1]))))
+        ends.append(max(ends[-1] + 1, int(np.ceil(1.5 * ends[-1]))))
     if ends[-1] != len(distances) or len(ends) < 3:
         return None
     before, last = np.mean(distances[ends[-3] : ends[-2]]), np.mean(distances[ends[-2] : ends[-1]])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.linalg import solve_discrete_lyapunov
 
+from benchmarks.acceleration import enough_rounds
 from fedscaffold.core.types import Array
-from fedscaffold.paper.acceleration import enough_rounds
 
 CONDITIONS = (2.0, 10.0, 100.0, 10_000.0)
 PROVED = 0.6  # 1 − factor ≥ PROVED · min(x, 1/x), x = γHλ

@@ -1,0 +1,334 @@
+"""Attacks on a study by whoever holds the coordinator's key, or a site: they fail for reasons that the plan gives."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation import Study
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.refusals import RefusalCode
+from fedscaffold.federation.study.coordinator import Coordinator
+from fedscaffold.federation.study.journal import Journal
+from fedscaffold.federation.study.numbers import BeyondRange, add, decode, encode
+from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.questions import blocks_of, numbers_for
+from fedscaffold.federation.study.roster import Roster, new_key, public_line
+from fedscaffold.federation.study.rows import SiteRows
+from fedscaffold.federation.study.site import DOCUMENT, KIND, SiteRules, StudySite, refusal_in
+from fedscaffold.federation.study.transport import InProcess, SiteProblems
+
+SITES = ("bonn", "graz", "lyon")
+
+
+def visits(n: int, seed: int, **changes: Any) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age, ward = rng.normal(50, 10, n), rng.choice(["A", "B", "C"], n)
+    ill = np.where(rng.random(n) < 1 / (1 + np.exp(-(age - 50) / 10)), "yes", "no")
+    return pd.DataFrame({"age": age, "ward": ward, "ill": ill}).assign(**changes)
+
+
+def tables() -> dict[str, pd.DataFrame]:
+    return {site: visits(80 + 20 * k, k) for k, site in enumerate(SITES)}
+
+
+COLUMNS = {"age": {"range": (0, 120)}, "ward": {"levels": ("A", "B", "C")}, "ill": {"levels": ("no", "yes")}}
+
+
+def plan(**changes: Any) -> Plan:
+    return Plan(**{"target": "ill", "kind": "logistic", "sites": SITES, "columns": COLUMNS, **changes})
+
+
+class Attacker(InProcess):
+    """Holds the coordinator's key: may change what each site is asked, and sees every message."""
+
+    def __init__(self, members: Mapping[str, StudySite]) -> None:
+        super().__init__(members)
+        self.change: Callable[[str, Payload], Payload] = lambda site, payload: payload
+        self.seen: list[dict[str, Payload]] = []
+
+    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+        found = super().exchange({site: self.change(site, payload) for site, payload in requests.items()})
+        self.seen.append(dict(found))
+        return found
+
+
+def begun(made: Plan | None = None, rows: Mapping[str, pd.DataFrame] | None = None) -> tuple[Coordinator, Attacker]:
+    """A coordinator whose sites have accepted plan and roster."""
+    limits = SiteRules(min_cell=1, min_rows=1, min_sites=2)
+    members = {site: StudySite(name=site, table=table, rules=limits) for site, table in (rows or tables()).items()}
+    attacker = Attacker(members)
+    coordinator = Coordinator(made or plan(), Journal(attacker, None))
+    coordinator.begin()
+    return coordinator, attacker
+
+
+def question(coordinator: Coordinator, phase: str, vector: Any, number: int, **changes: Any) -> Payload:
+    assert coordinator.roster is not None
+    values = {
+        KIND: "question", "plan": coordinator.plan.digest, "roster": coordinator.roster.digest, "number": number,
+        "phase": phase, **changes,
+    }  # fmt: skip
+    return Payload(values, {"vector": np.asarray(vector, np.float64)})
+
+
+def numbers_of(coordinator: Coordinator, site: str, phase: str, vector: Any) -> dict[str, Any]:
+    rows = SiteRows(tables()[site], coordinator.plan, b"")
+    return numbers_for(rows, phase, np.asarray(vector, np.float64), {}, "reference")
+
+
+# one site's numbers
+
+
+def test_no_message_and_no_part_of_a_sum_shows_a_sites_numbers() -> None:
+    coordinator, attacker = begun()
+    theta = np.zeros(4)
+    total = coordinator.ask("sums", theta)
+    blocks = blocks_of(coordinator.plan, "sums")
+    words = {site: reply.arrays["words"] for site, reply in attacker.seen[-1].items()}
+    own = {site: encode(numbers_of(coordinator, site, "sums", theta), blocks) for site in SITES}
+    np.testing.assert_array_equal(add(list(words.values()), blocks), add(list(own.values()), blocks))
+    assert total["rows"][0] == sum(len(table) for table in tables().values())
+    for site in SITES:
+        assert (words[site] != own[site]).all()
+        with pytest.raises(BeyondRange):
+            decode(words[site], blocks)
+        others = add([words[other] for other in SITES if other != site], blocks)
+        assert (others != add([own[other] for other in SITES if other != site], blocks)).all()
+
+
+def test_sites_that_are_asked_different_things_give_a_random_sum() -> None:
+    """As when one site is asked in earnest and the others at a model where their numbers are known."""
+    coordinator, attacker = begun()
+    coordinator.ask("gradient", np.zeros(4))
+
+    def lie(site: str, payload: Payload) -> Payload:
+        return payload if site == "lyon" else Payload(payload.values, {"vector": np.full(4, 0.5)})
+
+    attacker.change = lie
+    with pytest.raises(BeyondRange):
+        coordinator.ask("gradient", np.zeros(4))
+    attacker.change = lambda site, payload: payload
+    with pytest.raises(BeyondRange):  # their histories differ for ever after
+        coordinator.ask("gradient", np.zeros(4))
+
+
+def test_a_question_is_answered_once_and_in_order() -> None:
+    coordinator, attacker = begun()
+    coordinator.ask("gradient", np.zeros(4))
+    site = attacker.members["lyon"]
+    same = question(coordinator, "gradient", np.zeros(4), 0)
+    first, second = site.answer(same), site.answer(same)
+    np.testing.assert_array_equal(first.arrays["words"], second.arrays["words"])
+    np.testing.assert_array_equal(first.arrays["words"], attacker.seen[-1]["lyon"].arrays["words"])
+    for other in (
+        question(coordinator, "gradient", np.full(4, 1e-9), 0),  # another model under the same number
+        question(coordinator, "sums", np.zeros(4), 0),
+        question(coordinator, "gradient", np.zeros(4), 5),
+    ):
+        assert refusal_in(site.answer(other)) is RefusalCode.REPLAYED
+    coordinator.ask("gradient", np.ones(4))
+    assert refusal_in(site.answer(same)) is RefusalCode.REPLAYED
+
+
+def test_a_plan_caps_the_number_of_questions() -> None:
+    coordinator, _ = begun(plan(max_exchanges=3))
+    for _ in range(3):
+        coordinator.ask("gradient", np.zeros(4))
+    with pytest.raises(SiteProblems) as error:
+        coordinator.ask("gradient", np.zeros(4))
+    assert set(error.value.codes.values()) == {RefusalCode.POLICY_ROUNDS}
+
+
+@pytest.mark.parametrize("phase", ["levels:64", "moments", "spreads", "evaluate", "judged sums", "noisy", "rows"])
+def test_what_the_plan_does_not_say_cannot_be_asked(phase: str) -> None:
+    coordinator, attacker = begun()
+    for site in attacker.members.values():
+        assert refusal_in(site.answer(question(coordinator, phase, [], 0))) is RefusalCode.BAD_REQUEST
+
+
+def test_nothing_but_phase_number_and_vector_has_an_effect() -> None:
+    coordinator, attacker = begun()
+    coordinator.ask("gradient", np.zeros(4))
+    changed = question(
+        coordinator, "gradient", np.zeros(4), 0, min_cell=1, sums="open", settings="{}", epsilon=100.0, client=7
+    )
+    found = attacker.members["lyon"].answer(changed)
+    np.testing.assert_array_equal(found.arrays["words"], attacker.seen[-1]["lyon"].arrays["words"])
+
+
+# plans and rosters
+
+
+def test_a_site_looks_at_one_plan() -> None:
+    """Otherwise plans with range after range would tell a column's mean by which of them are accepted."""
+    site, looked = StudySite(name="lyon", table=tables()["lyon"]), []
+    right = site.problems
+    site.problems = lambda made: looked.append(made) or right(made)  # type: ignore[assignment, func-returns-value]
+    codes = []
+    for high in (10.0, 30.0, 60.0):
+        made = plan(columns={**COLUMNS, "age": {"range": (0.0, high)}})
+        codes.append(refusal_in(site.answer(Payload({KIND: "plan", DOCUMENT: json.dumps(made.to_json())}))))
+    assert codes == [RefusalCode.NOT_ACCEPTED, RefusalCode.OTHER_SETTINGS, RefusalCode.OTHER_SETTINGS]
+    assert len(looked) == 1
+
+
+def test_only_the_plan_of_the_invitation_is_looked_at() -> None:
+    site = StudySite(name="lyon", table=tables()["lyon"], invited=plan().digest)
+    other = plan(min_cell=1)
+    reply = site.answer(Payload({KIND: "plan", DOCUMENT: json.dumps(other.to_json())}))
+    assert refusal_in(reply) is RefusalCode.OTHER_SETTINGS
+    assert refusal_in(site.answer(Payload({KIND: "plan", DOCUMENT: json.dumps(plan().to_json())}))) is None
+
+
+def test_an_accepted_plan_cannot_be_replaced() -> None:
+    coordinator, attacker = begun()
+    for changes in ({"min_cell": 1}, {"sums": "open"}, {"sites": ("lyon", "x", "y")}, {"evaluate": 0.5}, {"l2": 1.0}):
+        message = Payload({KIND: "plan", DOCUMENT: json.dumps(plan(**changes).to_json())})
+        assert refusal_in(attacker.members["lyon"].answer(message)) is RefusalCode.OTHER_SETTINGS
+
+
+def test_a_roster_is_accepted_once_and_has_exactly_the_plans_sites() -> None:
+    coordinator, attacker = begun()
+    assert coordinator.roster is not None
+    keys = dict(coordinator.roster.keys)
+    mine = public_line(new_key(), "graz")
+    for wrong in ({**keys, "graz": mine}, {"lyon": keys["lyon"], "graz": mine}, {**keys, "x": mine}):
+        message = Payload({KIND: "roster", DOCUMENT: json.dumps(Roster(coordinator.plan.digest, wrong).to_json())})
+        assert refusal_in(attacker.members["lyon"].answer(message)) is RefusalCode.PEERS_CHANGED
+    fresh = StudySite(name="lyon", table=tables()["lyon"], key=attacker.members["lyon"].key)
+    fresh.answer(Payload({KIND: "plan", DOCUMENT: json.dumps(plan().to_json())}))
+    for wrong in ({"lyon": keys["lyon"], "graz": mine}, {**keys, "lyon": mine}):
+        message = Payload({KIND: "roster", DOCUMENT: json.dumps(Roster(plan().digest, wrong).to_json())})
+        assert refusal_in(fresh.answer(message)) is RefusalCode.PEERS_CHANGED
+
+
+def test_two_sites_have_no_secure_sum() -> None:
+    with pytest.raises(InvalidInput, match="secure sums need three sites"):
+        plan(sites=("lyon", "colluder"))
+
+
+# rows decide nothing
+
+
+@pytest.mark.parametrize(
+    "changes", [{"age": 1e300}, {"age": 1e-300}, {"age": -5e15}, {"ward": "A"}, {"ill": "yes"}]
+)
+@pytest.mark.parametrize("phase", ["gradient", "sums", "train", "measure", "evaluate"])
+def test_neither_codes_nor_sizes_depend_on_rows(changes: dict[str, Any], phase: str) -> None:
+    """The table was changed after the plan was accepted, or holds what nobody checked."""
+    made = plan(evaluate=0.2, columns={**COLUMNS, "age": {"mean": 50.0, "sd": 10.0}})
+    shapes = set()
+    for table in (tables()["lyon"], tables()["lyon"].assign(**changes)):
+        coordinator, attacker = begun(made)
+        site = attacker.members["lyon"]
+        site.table, site._rows = table, None
+        vector = {"measure": [], "train": [0.1, 4, 0, 0, 0, 0]}.get(phase, [0.0] * 4)
+        reply = site.answer(question(coordinator, phase, vector, 0))
+        assert refusal_in(reply) is None
+        shapes.add((tuple(sorted(reply.values)), reply.arrays["words"].shape))
+    assert len(shapes) == 1
+
+
+def test_a_model_that_would_test_the_range_of_sums_is_not_used() -> None:
+    """At 2^56 sums leave their range or not by a row's values: bisection would give the largest of them."""
+    coordinator, _ = begun()
+    for size in (2.0**56, np.inf, np.nan, 1e7):
+        with pytest.raises(BeyondRange):
+            coordinator.ask("gradient", np.full(4, size))
+    assert np.isfinite(coordinator.ask("gradient", np.full(4, 1e6))["loss"]).all()
+
+
+# few rows
+
+
+def test_a_level_of_a_few_rows_has_no_coefficient() -> None:
+    """Otherwise its entries of the Hessian would be sums over these rows."""
+    rows = tables()
+    rows["lyon"].loc[[3], "ward"] = "rare"
+    rows["bonn"].loc[[1, 2], "ward"] = "A rare one"
+    study = Study(target="ill", kind="logistic", min_cell=5)
+    result = study.run(rows)
+    levels = result.plan.columns["ward"].levels
+    assert levels == ("A", "B", "C")
+    rows["lyon"].loc[:10, "ward"] = "rare"
+    with_level = study.run(rows)
+    assert with_level.plan.columns["ward"].levels == ("A", "B", "C", "rare")
+
+
+def test_an_open_study_takes_no_matrix_from_few_rows() -> None:
+    """Two Hessians of a site with at most as many rows as coefficients give back its rows."""
+    made = plan(sums="open", min_cell=1)
+    few = {**tables(), "lyon": visits(11, 2)}
+    with pytest.raises(SiteProblems, match="lyon"):
+        begun(made, few)
+    begun(made, {**tables(), "lyon": visits(12, 2)})
+    secure = plan(min_cell=1)
+    begun(secure, few)
+
+
+def test_an_open_study_shows_no_count_below_min_cell() -> None:
+    rng = np.random.default_rng(0)
+    rows = {site: visits(150, k, ward=rng.choice(["A", "B", "r1", "r2"], 150, p=[0.6, 0.35, 0.03, 0.02]))
+            for k, site in enumerate(SITES)}  # fmt: skip
+    for site in SITES:
+        rows[site].loc[rng.choice(150, 3, replace=False), "age"] = np.nan
+    result = Study(target="ill", kind="logistic", sums="open", min_cell=8, missing="mean", evaluate=0.3).run(rows)
+    small = range(1, 8)
+    open_plan = Study(target="ill", kind="logistic", sums="open", min_cell=8, missing="mean", evaluate=0.3)
+    for message in result.received:
+        asked = open_plan.plan_for(rows) if message.phase.startswith(("levels", "moments", "spreads")) else result.plan
+        numbers = decode(message.words, blocks_of(asked, message.phase))
+        for name in ("rest", "present", "histogram", "rows"):
+            assert not any(round(float(n)) in small for n in numbers.get(name, ())), (message.phase, name)
+        if message.phase == "moments":
+            assert not any(round(float(numbers["rows"][0] - n)) in small for n in numbers["present"])
+
+
+def test_levels_that_are_rare_at_every_site_are_never_named() -> None:
+    rows = {site: table.assign(ward=table["ward"].where(table.index > 2, "only here")) for site, table in tables().items()}
+    for sums in ("secure", "open"):
+        result = Study(target="ill", kind="logistic", sums=sums).run(rows)
+        assert "only here" not in json.dumps(result.plan.to_json())
+
+
+# documents from the coordinator
+
+
+def test_a_hostile_result_stays_a_note() -> None:
+    coordinator, attacker = begun()
+    site = attacker.members["lyon"]
+    reply = site.answer(Payload({KIND: "result", DOCUMENT: json.dumps({"../../x": "<script>", "model": "\x1b[2J"})}))
+    assert reply.values == {"received": True}
+    assert site.store.load_note("result") == {"../../x": "<script>", "model": "\x1b[2J"}
+    for text in ("[]", "3", "not json", '"text"'):
+        assert refusal_in(site.answer(Payload({KIND: "result", DOCUMENT: text}))) is not None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {KIND: "other"}, {KIND: 3}, {KIND: "plan"}, {KIND: "plan", DOCUMENT: "{}"}, {KIND: "plan", DOCUMENT: "[" * 10**5},
+     {KIND: "question"}, {KIND: "question", "plan": "x", "roster": "y", "number": -1, "phase": "sums"},
+     {KIND: "roster", DOCUMENT: '{"plan": 3, "keys": {"lyon": "ssh-rsa AAAA"}}'}],
+)  # fmt: skip
+def test_damaged_messages_get_a_code_and_no_text(values: dict[str, Any]) -> None:
+    coordinator, attacker = begun()
+    reply = attacker.members["lyon"].answer(Payload(values))
+    assert refusal_in(reply) is not None
+    assert list(reply.values) == ["study-refused"]
+    assert not reply.arrays
+
+
+def test_the_log_holds_what_left_and_no_value_of_the_table() -> None:
+    rows = tables()
+    result = Study(target="ill", kind="logistic").run(rows)
+    text = json.dumps(result.log["lyon"])
+    assert not any(repr(float(age))[:8] in text for age in rows["lyon"]["age"])
+    asked = [entry for entry in result.log["lyon"] if "sha256" in entry]
+    received = [message for message in result.received if message.site == "lyon"]
+    assert [entry["phase"] for entry in asked] == [message.phase for message in received]
+    assert all(entry["masked"] for entry in asked)
