@@ -24,7 +24,7 @@ TABLE_FLAGS = ("target", "client", "kind", "features", "drop", "missing", "l2")
 """Settings of a table that have an option each; all others are given with --set."""
 TABLE_SETTINGS = tuple(field.name for field in fields(TableSettings))
 FIT_SETTINGS = tuple(field.name for field in fields(FitSettings))
-BUDGET_SETTINGS = ("delta", "clip", "step_size", "local_steps", "rounds")
+BUDGET_SETTINGS = ("delta", "clip", "step_size", "rounds")
 
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
 Target = Annotated[str, typer.Option(help="Name of the column to predict.")]

@@ -4,7 +4,7 @@ from fedscaffold.data.open import open_problem
 from fedscaffold.models.coding import Coding
 from fedscaffold.models.fit import Fit, FitSettings, fit, load
 from fedscaffold.models.model import Model
-from fedscaffold.models.private.fit import PrivateFit
+from fedscaffold.models.private import PrivateFit
 
 __all__ = ["Coding", "Fit", "FitSettings", "Model", "PrivateFit", "fit", "load", "open_problem"]
 

@@ -18,7 +18,7 @@ from fedscaffold.inference.closing import Dispersion
 from fedscaffold.inference.training import Trainer
 from fedscaffold.models.fit import MAX_EXCHANGES, TOLERANCE, Fit, FitSettings
 from fedscaffold.models.fit import fit as fit_problem
-from fedscaffold.models.private.fit import PrivateFit, private_fit
+from fedscaffold.models.private import PrivateFit, private_fit
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
 
@@ -66,7 +66,6 @@ class PrivateKeywords(TypedDict, total=False):
     bounds: Required[Mapping[str, Sequence[Any]]]
     categorical: Sequence[str]
     step_size: float | None
-    local_steps: int | None
     rounds: int | None
     progress: Progress
 
@@ -101,7 +100,6 @@ def fit(
     clip: float | None = None,
     bounds: Mapping[str, Sequence[Any]] | None = None,
     step_size: float | None = None,
-    local_steps: int | None = None,
     rounds: int | None = None,
     **settings: Unpack[TableKeywords],
 ) -> Fit | PrivateFit:
@@ -126,8 +124,8 @@ def fit(
     epsilon
         ε of a privacy budget of every row. Gradients of rows are then clipped and every step gets noise from the
         operating system's generator; the columns are coded by `bounds`, there are no Newton steps, standard errors
-        or comparisons, and of the other options only `kind`, `l2`, `categorical`, `step_size`, `local_steps`,
-        `rounds` and `progress` can be given. Unless `kind` is given, a target with a range makes it ridge, one
+        or comparisons, and of the other options only `kind`, `l2`, `categorical`, `step_size`, `rounds` and
+        `progress` can be given. Unless `kind` is given, a target with a range makes it ridge, one
         with values logistic.
     delta
         δ of the budget, below one over the rows of every client; a tenth of that for the largest unless given.
@@ -137,7 +135,7 @@ def fit(
         Under a budget, the public range (low, high) or the possible values of the target and of every feature;
         other columns are not used. Numbers beyond their range count as its end, other values of a category as
         none of those known. Counts need whole numbers from 0 on, positive amounts a low end above 0.
-    step_size, local_steps, rounds
+    step_size, rounds
         γ, H and T under a budget; chosen unless given.
     {FitTableSettings}
 
@@ -162,7 +160,7 @@ def fit(
     >>> fitted.summary().ratios().loc["age"].round(2).tolist()
     [1.11, 1.08, 1.15]
     """
-    planned = {"step_size": step_size, "local_steps": local_steps, "rounds": rounds}
+    planned = {"step_size": step_size, "rounds": rounds}
     if epsilon is None:
         for name, value in {"delta": delta, "clip": clip, "bounds": bounds}.items():
             if value is not None:

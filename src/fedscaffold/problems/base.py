@@ -465,6 +465,13 @@ class TabularProblem(RecordsProblem):
         x = self.x[at]
         return (self._slopes(theta, x, self.y[at]).T @ x).ravel() / at.size + self.penalty * theta
 
+    def gradients_of_rows(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Return the gradients of some records of any client, without penalty, (records, dim)."""
+        x = self.x[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = self._slopes(theta, x, self.y[rows]).reshape(len(x), -1)
+            return (slopes[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+
     def clipped_gradient(
         self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
     ) -> Array:

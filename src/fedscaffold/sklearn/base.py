@@ -26,7 +26,7 @@ from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, train
 from fedscaffold.models.local_sums import LocalSums
-from fedscaffold.models.private.planned import PublicPlan
+from fedscaffold.privacy.plan import PrivatePlan
 from fedscaffold.sklearn.private import check_budget, public_scale, train_privately
 from fedscaffold.sklearn.tables import ClientTables, Scale, dense, federated_scale, rows_of_clients
 
@@ -43,7 +43,7 @@ class Fitted(NamedTuple):
 
     theta: Array
     trained: Trained | None  # None under a privacy budget
-    privacy: PublicPlan | None  # how the budget was spent
+    privacy: PrivatePlan | None  # how the budget was spent
     report: Callable[..., Summary] | str  # returns a summary; or why there is none
 
 

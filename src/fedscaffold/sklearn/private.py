@@ -7,8 +7,8 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
-from fedscaffold.models.private.fit import run_privately
-from fedscaffold.models.private.planned import MOST_DIM, PublicPlan, public_plan
+from fedscaffold.models.private import run_privately
+from fedscaffold.privacy.plan import PrivatePlan, public_plan
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
 from fedscaffold.sklearn.tables import Scale
@@ -32,14 +32,12 @@ def check_budget(model: Any, beside: dict[str, Any]) -> None:
     PrivacySettings(epsilon=model.epsilon, delta=model.delta, clip=model.clip)
 
 
-def train_privately(model: Any, problem: Any, target: PublicTarget) -> tuple[PublicPlan, Array]:
+def train_privately(model: Any, problem: Any, target: PublicTarget) -> tuple[PrivatePlan, Array]:
     """Return how an estimator spends its budget on a problem, and the coefficients."""
-    if problem.dim > MOST_DIM:
-        raise InvalidInput(f"a privacy budget supports at most {MOST_DIM} coefficients, got {problem.dim:,}")
     intercept = bool(model.fit_intercept)
     levels = [0] * (problem.n_features - intercept)
     settings = PrivacySettings(epsilon=model.epsilon, delta=model.delta, clip=model.clip)
-    plan = public_plan(target, levels, problem.sizes, settings, l2=problem.l2, intercept=intercept)
+    plan = public_plan(target, levels, problem.sizes.tolist(), settings, l2=problem.l2, intercept=intercept)
     return plan, run_privately(problem, plan, model.verbose or False)
 
 

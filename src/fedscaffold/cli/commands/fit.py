@@ -22,12 +22,12 @@ from fedscaffold.models import folder
 from fedscaffold.models.fit import MODEL, TOLERANCE, Fit, fit
 from fedscaffold.models.from_data import DROPPED
 from fedscaffold.models.metrics import model_metrics
-from fedscaffold.models.private.fit import private_fit
+from fedscaffold.models.private import private_fit
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 
 PRIVACY = "privacy.txt"
 PRIVATE = {
-    "data", "target", "client", "out", "kind", "l2", "categorical", "step_size", "local_steps", "rounds",
+    "data", "target", "client", "out", "kind", "l2", "categorical", "step_size", "rounds",
     "epsilon", "delta", "clip", "bounds", "overwrite", "delimiter", "decimal", "encoding", "settings",
 }  # fmt: skip
 EXAMPLES = (
