@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fedscaffold.models.private.search import PublicSearch
 
 from fedscaffold.models.private import planned
-from fedscaffold.models.private.search import PublicSearch
 
 
 @pytest.fixture(scope="session", autouse=True)
