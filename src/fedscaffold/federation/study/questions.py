@@ -399,9 +399,9 @@ def closing_sums_of(total: Mapping[str, Array], coding: Agreement, theta: Array)
 
 # levels as tables of sums
 
-# A level is a key of a table of cells, each the sum of the keys that fall into it, times their rows: how many rows, a
-# checksum, the length and the bytes. Every key falls into three cells. A cell with one key (from any number of sites)
-# shows it; taken out of its other cells, it makes room for the next (an invertible Bloom lookup table).
+# A level is a key of a table of cells, each the sum of the keys that fall into it times their rows: how many rows,
+# a checksum, the length and the bytes. Every key falls into three cells. A cell with one key, from any number of
+# sites, shows it; taken out of its other cells, it makes room for the next (an invertible Bloom lookup table).
 
 
 def _level_table(levels: Mapping[str, int], cells: int) -> Array:
