@@ -381,7 +381,7 @@ class Plan(StudySettings):
         if self.incomplete:
             raise InvalidInput(f"the codebook of {self.incomplete[0]!r} is not complete; a survey completes it")
         private = self.epsilon is not None
-        columns = []
+        columns: list[Number | Category] = []
         for name in self.feature_names:
             column = self.columns[name]
             if column.levels is None:
