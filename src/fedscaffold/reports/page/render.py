@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedscaffold.core.display import rounded_up
 from fedscaffold.core.types import Array
@@ -15,7 +15,6 @@ from fedscaffold.inference.layout import number, probability
 from fedscaffold.reports.page import drawings
 
 MOST = 30  # rows of a table or a drawing that fit on a page
-COLOURS = 10  # of classes, as many as style.css.j2 defines
 
 
 def render(template: str, **values: Any) -> str:
@@ -41,7 +40,7 @@ def environment() -> Environment:
     formats = (array, bound, exp, fmt, format_bytes, json_text, number, probability)
     made.filters |= {each.__name__: each for each in formats}
     drawn = (drawings.bars, drawings.calibration, drawings.curves, drawings.ranges)
-    chosen = (clearest, colour_groups, extremes, largest)
+    chosen = (clearest, extremes, largest)
     made.globals |= {each.__name__: each for each in (*drawn, *chosen)}
     return made
 
@@ -124,14 +123,3 @@ def clearest(effects: Array, widths: Array) -> list[int]:
     clarity = np.abs(effects) / np.maximum(widths, 1e-300)
     kept = sorted(known, key=lambda k: float(-clarity[k]))[:MOST]
     return sorted(kept, key=lambda k: float(-effects[k]))
-
-
-def colour_groups(counts: NDArray[Any]) -> tuple[list[list[int]], NDArray[Any]]:
-    """Return groups of classes, one per colour, and their counts, (rows, groups).
-
-    Counts are by row and class, (rows, classes). The smallest classes share the last colour if there are too many.
-    """
-    order = np.argsort(-counts.sum(axis=0), kind="stable").tolist()
-    alone = len(order) if len(order) <= COLOURS else COLOURS - 1
-    groups = [*([j] for j in sorted(order[:alone])), *([order[alone:]] if order[alone:] else [])]
-    return groups, np.stack([counts[:, group].sum(axis=1) for group in groups], axis=1)
