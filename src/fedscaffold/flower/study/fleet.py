@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput, MissingDependency
@@ -107,7 +107,7 @@ class FleetServer:
         factory = LinkStateFactory(
             FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         )
-        self._state: Any = factory.state()
+        self._state = cast(Any, factory.state())
         self._app = make_fleet_app(factory)
         self._nodes: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}
