@@ -130,9 +130,9 @@ class FleetServer:
                 f"cannot listen on port {self.port}: {error.strerror}; choose another port for the study's address"
             ) from None
         self._handlers, self._propagates = FLOWER_LOG.handlers[:], FLOWER_LOG.propagate
-        FLOWER_LOG.handlers[:] = [
-            logging.NullHandler() if self.log is None else logging.FileHandler(self.log, encoding="utf-8")
-        ]
+        to_file = logging.NullHandler() if self.log is None else logging.FileHandler(self.log, encoding="utf-8")
+        to_file.setLevel(logging.INFO)  # without a line for every look for messages
+        FLOWER_LOG.handlers[:] = [to_file]
         FLOWER_LOG.propagate = False
         config = uvicorn.Config(
             self._app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
