@@ -13,7 +13,7 @@ import fedscaffold as fs
 from benchmarks.plans import plan_case
 from fedscaffold.core.errors import OutOfReach
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.planning.measured import Curve, Meter
+from fedscaffold.planning.measured import ErrorCurve, Meter
 from fedscaffold.planning.search import descend
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import METHODS
@@ -159,9 +159,9 @@ def test_an_average_of_equal_errors_has_their_error() -> None:
 def test_an_uncertain_error_is_not_yet_at_its_target() -> None:
     """Heavy tails: a mean of few runs that is at the aim by chance may stand for an error that is not."""
     errors, spread = np.array([0.1, 2.0, 0.9, 0.9, 0.6]), np.array([0.0, 0.1, 0.2, 0.03, 0.2])
-    assert Curve(errors, spread).first(0.93, 1.0) == 3
-    assert Curve(errors[:3], spread[:3]).first(0.93, 1.0) is None
-    assert Curve(errors, 0.0 * spread).first(0.93, 1.0) == 2
+    assert ErrorCurve(errors, spread).first(0.93, 1.0) == 3
+    assert ErrorCurve(errors[:3], spread[:3]).first(0.93, 1.0) is None
+    assert ErrorCurve(errors, 0.0 * spread).first(0.93, 1.0) == 2
 
 
 def test_factors_lead_to_the_bottom_of_a_valley() -> None:

@@ -21,7 +21,7 @@ from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimi
 from fedscaffold.planning.first_order import FirstOrderModel
 from fedscaffold.planning.plans import Plan, Plans
 from fedscaffold.planning.prediction import optimum_of
-from fedscaffold.planning.search import PrivateSearch, Make, Outcome, Request, Verified
+from fedscaffold.planning.search import Make, Outcome, PrivateSearch, Request, Verified
 from fedscaffold.theory.bounds import complexity
 from fedscaffold.theory.exact.quadratic import is_quadratic
 from fedscaffold.theory.expansion import first_order_law

@@ -1,7 +1,7 @@
 """The search behind plans: look at settings by short simulations, move by factors, verify the best once.
 
 `descend` halves and doubles settings, then takes smaller factors, for as long as that helps. `Request` values
-settings that are to reach a target, `PrivateSearch` settings that are to spend a privacy budget; both verify the best.
+settings that are to reach a target, `PrivateSearch` settings that are to spend a budget; both verify the best.
 """
 
 import math
@@ -18,7 +18,7 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.planning.measured import Curve, Meter, Subject, measured_curve
+from fedscaffold.planning.measured import ErrorCurve, Meter, Subject, measured_curve
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.exact.law import ExactLaw, exact_law, is_quick
@@ -85,7 +85,7 @@ class Verified(NamedTuple):
     """A method with its precise error curve, and the exact law that the curve is from, if there is one."""
 
     method: Method
-    curve: Curve
+    curve: ErrorCurve
     law: ExactLaw | None = None
 
 
@@ -215,12 +215,12 @@ class Request:
             if not averaged and is_quick(self.problem, method, self.batches, rounds):
                 law = exact_law(self.problem, method, self.batches, rounds=rounds)
                 assert law.curve is not None
-                return Verified(method, Curve(law.curve, np.zeros_like(law.curve)), law)
+                return Verified(method, ErrorCurve(law.curve, np.zeros_like(law.curve)), law)
         except NoPlateau:  # a few rounds may still reach the target
             pass
         subject = Subject(self.problem, method, self.batches, self.optimum)
 
-        def enough(curve: Curve, repetitions: int) -> bool:
+        def enough(curve: ErrorCurve, repetitions: int) -> bool:
             T = curve.first(self.aim, self.target) or rounds
             spent = repetitions * rounds * subject.work
             return bool(curve.spread[T] <= ACCURACY * curve.errors[T]) or spent > 50 * WORK
@@ -322,7 +322,7 @@ class PrivateSearch:
         privacy = RecordLevel(clip=at[0], noise_multiplier=self.noise(epsilon, H * T))
         subject = Subject(self.problem, method, self.batches, self.optimum, privacy)
 
-        def enough(curve: Curve, repetitions: int) -> bool:
+        def enough(curve: ErrorCurve, repetitions: int) -> bool:
             precise = bool((curve.spread <= 0.03 * curve.errors).all())
             return precise or repetitions * T * subject.work > 100 * WORK
 
