@@ -12,6 +12,8 @@ EXTRAS = {
     "cryptography": ("secure sums and keys need cryptography", "secure"),
     "flwr": ("federations need Flower", "flower"),
     "scipy": ("statistics of tables need SciPy", "data"),
+    "starlette": ("the live page needs a web server", "dashboard"),
+    "uvicorn": ("the live page needs a web server", "dashboard"),
 }
 """Packages that modules import at their top: the feature that needs each, and the extra that installs it."""
 
