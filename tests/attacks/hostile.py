@@ -70,8 +70,8 @@ STUDY_OF_RUNS: dict[str, Any] = {"problem": STREAM, "grid": {"n_clients": [2], "
                  "batch_size": 1, "repetitions": 1, "seed": 0, "start": "zero"}  # fmt: skip
 DIFFERENTIABLE = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
 ESTIMATOR = {"X": X.reshape(-1, 2), "clients": FRAME["site"].to_numpy(), "sample_weight": None, "fit_intercept": True,
-             "standardize": True, "step_size": 0.1, "local_steps": 2, "rounds": 2, "batch_size": None, "tolerance": 0.5,
-             "close": True, "warm_start": False, "min_rows": 2, "random_state": 0, "verbose": False}  # fmt: skip
+             "standardize": True, "trainer": "auto", "tolerance": 0.5, "dispersion": None, "warm_start": False,
+             "min_rows": 2, "verbose": False}  # fmt: skip
 POLICY = SitePolicy(min_batch_size=1, min_rows=1)
 STUDY = {"target": "y", "kind": "ridge", "features": None, "ignore": (), "categorical": (), "l2": 0.1,
          "tolerance": "se:0.05", "missing": "error", "min_cell": 1, "trainer": "auto", "batch_size": "auto",

@@ -1,8 +1,8 @@
 """Train a regression from sums over clients: Newton steps, rounds of Scaffold, and certificates of what is left.
 
 With g the gradient and A the Hessian of the penalised loss of all clients together, the distance to the optimum is
-A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the sums are a certificate and a step of Newton's
-method at once. No decision needs the optimum: step size, local steps and when to stop follow from sums alone.
+A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the sums are a certificate and a Newton step at
+once. No decision needs the optimum: step size, local steps and when to stop follow from sums alone.
 """
 
 import math
@@ -25,7 +25,7 @@ from fedscaffold.inference.tolerance import parse_tolerance
 
 Trainer = Literal["auto", "newton", "scaffold"]
 ROUNDING = 1e-12  # relative error below which rounding hides the distance
-CLOSE_ENOUGH = 3e-4  # relative error from which one Newton step leaves about its square, 1e-7
+CLOSE_ENOUGH = 1e-5  # relative error from which one Newton step leaves about its square, 1e-10
 CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
 RELATIVE_TOLERANCE = 0.005  # if a tolerance in standard errors cannot be checked, for lack of Hessians
 ENOUGH_DECREASE = 0.1  # of the decrease that Newton's quadratic model promises
@@ -168,6 +168,8 @@ class Certificate:
         The closing sums; None if clients add up gradients alone.
     unsolved
         Bound on the length of the part of `step` that was not solved for.
+    penalty
+        Second derivatives of the penalty in units of the sums, (dim,); None if there are none.
     """
 
     theta: Array
@@ -178,11 +180,20 @@ class Certificate:
     standard_errors: Array | None = None
     sums: ClosingSums | None = None
     unsolved: float = 0.0
+    penalty: Array | None = None
 
     @property
     def error_in_standard_errors(self) -> float | None:
-        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known."""
-        return None if self.standard_errors is None else float((np.abs(self.step) / self.standard_errors).max())
+        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known.
+
+        A distance within the rounding error of the coefficients counts as 0: standard errors of a perfect fit are
+        as small.
+        """
+        if self.standard_errors is None:
+            return None
+        distance = np.abs(self.step)
+        distance = np.where(distance <= ROUNDING * np.abs(self.theta).max(), 0.0, distance)
+        return float((distance / self.standard_errors).max())
 
     @property
     def relative_error(self) -> float:
@@ -226,6 +237,7 @@ def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names:
         slopes=slopes,
         standard_errors=errors,
         sums=sums,
+        penalty=penalty,
     )
 
 
@@ -493,7 +505,7 @@ class _Training:
         by_newton = start is not None or self._takes_newton()
         first = self.certificate(theta) if by_newton else self._scaffold(theta)
         for found in newton_path(self.loss, self.certificate, first):
-            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians
+            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians or _negligible(found)
             if (self._within_tolerance(found) and close) or self.rounds >= self.settings.max_exchanges:
                 break
         last = found.theta - found.step
@@ -555,11 +567,15 @@ class _Training:
 
     def _within_tolerance(self, found: Certificate) -> bool:
         in_errors = found.error_in_standard_errors
+        if found.relative_error <= 10.0 * ROUNDING:  # a perfect fit has standard errors of rounding's size
+            return True
         if self.settings.se_tolerance is not None and in_errors is not None:
             return in_errors <= self.settings.se_tolerance
         return found.relative_error <= self.settings.aim(in_standard_errors=False)
 
-    def _report(self, relative: float, errors: float | None = None, *, certified: bool = True, method: str) -> None:
+    def _report(
+        self, relative: float, errors: float | None = None, *, certified: bool = True, method: str
+    ) -> None:
         if np.isfinite(relative):
             point = ErrorPoint(
                 exchange=self.rounds, relative=relative, standard_errors=errors, certified=certified, method=method
@@ -571,6 +587,8 @@ class _Training:
 
     def _scaffold(self, theta: Array) -> Certificate:
         """Run stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
+        if self.sums.hessians:
+            self.certificate(theta)  # finds columns that depend on each other before any long work
         wait, step = self.settings.exchange_seconds, self.settings.step_seconds
         search = LocalStepsSearch(seconds_per_round=wait, seconds_per_step=step).affordable()
         step_size = 1.0 / self.sums.smoothness
@@ -594,8 +612,8 @@ class _Training:
                 if found.relative_error <= CLOSING_BELOW:
                     break
         self.notes.append(
-            f"Scaffold ran {ROUNDS_PER_STAGE * len(tried)} rounds with step size {step_size:.3g} and, in stages of "
-            f"{ROUNDS_PER_STAGE} rounds, {', '.join(map(str, tried))} local steps."
+            f"Scaffold ran {ROUNDS_PER_STAGE * len(tried)} rounds with step size {step_size:.3g} and, in stages "
+            f"of {ROUNDS_PER_STAGE} rounds, {', '.join(map(str, tried))} local steps."
         )
         return found if found is not None and found.theta is theta else self.certificate(theta)
 
@@ -630,6 +648,12 @@ class _Training:
             self.least_curvature = min(self.least_curvature, max(float(ritz[0]), 1e-300))
         unsolved = float(np.linalg.norm(residual)) / (0.5 * self.least_curvature)
         return replace(found, step=step, decrement=0.5 * float(gradient @ step), unsolved=unsolved)
+
+
+def _negligible(found: Certificate) -> bool:
+    """Return whether a distance is rounding; relative to coefficients that are all 0 it would be large."""
+    errors = found.error_in_standard_errors
+    return errors is not None and errors <= CLOSED
 
 
 @dataclass(frozen=True, kw_only=True)

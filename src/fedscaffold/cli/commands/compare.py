@@ -16,7 +16,7 @@ from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.models.planning.planned import prepare_problem
+from fedscaffold.models.prepare import prepare_problem
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.problems.paper import L2
 
@@ -86,7 +86,7 @@ def command(
             numbers = options.numbers_of("--clients", clients, int)
             problems = _nested(options.paper_problem(problem), numbers, l2=table.table.get("l2", L2), seed=seed)
         else:
-            prepared = prepare_problem(table.open(data), table.fit_settings(batch_size=batch, seed=seed))
+            prepared = prepare_problem(table.open(data), table.fit_settings())
             problems = [prepared.problem]
             targets = targets or ([prepared.target_mse] if record == "mse" else [])
         largest: Problem = problems[-1]

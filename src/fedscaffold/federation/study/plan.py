@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.data.encoding import Category, Encoding, Number
+from fedscaffold.data.settings import parameter_entries
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.problems.families import FAMILIES, Kind, TargetFamily
@@ -406,6 +407,15 @@ class Plan(StudySettings):
             target_scale=scale, evaluate=self.evaluate, client_intercepts=self.client_intercepts,
             limit=SPREAD / 2.0 if private else None, target_limits=goal.range if private else None,
         )  # fmt: skip
+
+
+def sentences(settings: type[BaseModel]) -> dict[str, str]:
+    """Return the first sentence about each setting, from the documentation of its class."""
+    found: dict[str, str] = {}
+    for names, entry in parameter_entries(settings.__doc__ or "").items():
+        sentence = " ".join(entry.partition("\n")[2].split()).split(". ")[0].rstrip(".")
+        found |= dict.fromkeys(names.split(", "), sentence)
+    return found
 
 
 def in_words(error: ValidationError, what: str) -> InvalidInput:
