@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from fedscaffold.federation.study.settings import StudySettings
 
 import fedscaffold as fs
 from fedscaffold.benchmarking import Sweep, compare, sweep
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.data import partition
 from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.sklearn import FederatedLogisticRegression, FederatedPoissonRegression, FederatedRidge
 
 RNG = np.random.default_rng(0)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.federation.study.greet import PROTOCOL
+from fedscaffold.federation.study.messages import Address, StudyMessage, pack, with_address
+from fedscaffold.flower.study.invite import Invite
 
 import fedscaffold as fs
 from fedscaffold.federation import Refusal, RefusalCode, StudySettings
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.study.greet import PROTOCOL
-from fedscaffold.federation.study.messages import Address, StudyMessage, pack, with_address
 from fedscaffold.federation.study.site import StudySite
-from fedscaffold.flower.study.invite import Invite
 
 SETTINGS = StudySettings(target="ill", kind="logistic", features=("age",), min_cell=5)
 KINDS = {"ill": "number", "age": "number", "name": "category"}

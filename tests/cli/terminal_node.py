@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedscaffold.federation.study.messages import SiteProblems, refusal_in
+
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.signing import Signer
-from fedscaffold.federation.study.messages import SiteProblems, refusal_in
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from fedscaffold.flower.study import node
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder

@@ -8,12 +8,12 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
+from fedscaffold.flower.study.invite import Invite
 from typer.testing import CliRunner
 
 from fedscaffold import dashboard
 from fedscaffold.cli.main import app
-from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
-from fedscaffold.flower.study.invite import Invite
 from fedscaffold.flower.study.site_folder import JoinedSite
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 from tests.flower.study.studies import visits

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer.main
+from fedscaffold.federation.study.settings import StudySettings
 from typer.testing import CliRunner
 
 from fedscaffold.cli.errors import spell_flags
 from fedscaffold.cli.main import app
 from fedscaffold.cli.table_options import FIT_SETTINGS, TABLE_SETTINGS
-from fedscaffold.federation.study.settings import StudySettings
 from tests.hospitals import cancer, written
 
 runner = CliRunner(env={"COLUMNS": "200"})

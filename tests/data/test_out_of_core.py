@@ -53,6 +53,7 @@ def work(file: Path, cache_dir: Path | None, fitted: bool) -> list[float]:
         return [*trace.theta[0].tolist(), float(trace.mse[0, -1]), float(trace.loss[0, -1])]
     from fedscaffold.models.compare import run_fedavg, score_model
     from fedscaffold.models.local_models import compare_local_models
+
     from fedscaffold.models.metrics import training_metrics
 
     problem = fs.data.open_problem(file, target="y", client="client", cache_dir=cache_dir)

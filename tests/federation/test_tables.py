@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.models.planning.planned import FitSettings, plan_fit
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data import from_frame
 from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.flower.study.local import site_files
-from fedscaffold.models.planning.planned import FitSettings, plan_fit
 from tests.hospitals import cancer, diabetes, wine, written
 
 

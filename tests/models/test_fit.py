@@ -92,7 +92,9 @@ TABLES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("kind", TABLES)
 def test_scaffold_and_newton_give_one_model(kind: str) -> None:
     make, target = TABLES[kind]
-    newton, scaffold = (fs.fit(make(), target=target, client="hospital", trainer=one) for one in ("newton", "scaffold"))
+    newton, scaffold = (
+        fs.fit(make(), target=target, client="hospital", trainer=one) for one in ("newton", "scaffold")
+    )
     assert (newton.trainer, scaffold.trainer) == ("newton", "scaffold")
     assert scaffold.rounds > newton.rounds
     assert any("Scaffold ran" in note for note in scaffold.trained.notes)

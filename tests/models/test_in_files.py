@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.models.compare import score_model
 
 from fedscaffold.core import machine as mapped
 from fedscaffold.core.machine import in_file
 from fedscaffold.data import from_file, open_problem
 from fedscaffold.data import open as model_tables
 from fedscaffold.models import FitSettings, fit, local_models
-from fedscaffold.models.compare import score_model
 from fedscaffold.models.heterogeneity import class_counts, heterogeneity
 from fedscaffold.models.metrics import classification_metrics, regression_metrics, training_metrics
 from fedscaffold.models.metrics import streamed_classification_metrics as streamed_classes

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.models.private.curvature import bounded_curvature
+from fedscaffold.models.private.planned import public_plan
+from fedscaffold.models.private.trials import centred
 from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.data.public import Bounds, PublicTarget
-from fedscaffold.models.private.curvature import bounded_curvature
-from fedscaffold.models.private.planned import public_plan
-from fedscaffold.models.private.trials import centred
 from fedscaffold.privacy.settings import PrivacySettings
 
 TARGETS: dict[str, dict[str, Any]] = {

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.models.private.planned import public_plan
 from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.core.random import noise
 from fedscaffold.data.public import Bounds, PublicTarget
-from fedscaffold.models.private.planned import public_plan
 from fedscaffold.privacy import RecordLevel
 from fedscaffold.privacy.settings import PrivacySettings
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.models.planning.distance import slope_length
+from fedscaffold.models.report import ReportInputs, compared_report
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import log_loss, mean_absolute_error, r2_score, roc_auc_score
 
 import fedscaffold as fs
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.metrics import training_metrics
-from fedscaffold.models.planning.distance import slope_length
-from fedscaffold.models.report import ReportInputs, compared_report
 from fedscaffold.reports.page import render
 from tests.hospitals import cancer, diabetes, written
 from tests.reports.pages import Page

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from fedscaffold.models.report import FitReport, ReportInputs, compared_report
 
 import fedscaffold as fs
 from fedscaffold.dashboard.server import live_page
@@ -23,7 +24,6 @@ from fedscaffold.federation.study.transport import InProcess
 from fedscaffold.inference import summarise_sums
 from fedscaffold.inference.plain import summary_to_plain
 from fedscaffold.inference.training import ErrorPoint
-from fedscaffold.models.report import FitReport, ReportInputs, compared_report
 from fedscaffold.models.summaries import own_units
 from fedscaffold.reports.page import render
 

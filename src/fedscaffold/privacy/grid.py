@@ -36,7 +36,9 @@ def noise_units(multiplier: float) -> int:
     """Return σ in units for a noise multiplier, the standard deviation over the clip; rounded up."""
     units = math.ceil(multiplier * CLIP) if math.isfinite(multiplier) else MOST + 1
     if not LEAST <= units <= MOST:
-        raise InvalidInput(f"the noise must be between 0.001 and 1,000,000 times the clip, got {multiplier:g} times")
+        raise InvalidInput(
+            f"the noise must be between 0.001 and 1,000,000 times the clip, got {multiplier:g} times"
+        )
     return units
 
 

@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.privacy.grid import CLIP, noise_units

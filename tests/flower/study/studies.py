@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from fedscaffold.federation import StudySettings
-from fedscaffold.federation.signing import Signer
 from fedscaffold.federation.study.report.status import StatusBoard
 from fedscaffold.federation.study.result import StudyResult
-from fedscaffold.federation.study.study import conduct_study
 from fedscaffold.flower.keys import key_in_hexadecimal
 from fedscaffold.flower.study.app import client
 from fedscaffold.flower.study.invite import Invite, write_invites
+
+from fedscaffold.federation import StudySettings
+from fedscaffold.federation.signing import Signer
+from fedscaffold.federation.study.study import conduct_study
 from fedscaffold.flower.study.site_folder import JoinedSite
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 from fedscaffold.flower.study.transport import FlowerTransport

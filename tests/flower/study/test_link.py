@@ -6,10 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fedscaffold.flower.study.link import CoordinatorLink
 
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.flower.study import link as link_module
-from fedscaffold.flower.study.link import CoordinatorLink
 from tests.flower.study.studies import Deployment
 
 ENDS = {"killed": "import os; os.kill(os.getpid(), 9)", "failed": "raise SystemExit(1)"}

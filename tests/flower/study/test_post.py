@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedscaffold.federation.study.messages import PHASE, SiteProblems
+from fedscaffold.federation.study.result import StudyResult
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
@@ -17,8 +19,6 @@ from fedscaffold.federation import post
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.post import PostTransport, answer_post
 from fedscaffold.federation.signing import Signer
-from fedscaffold.federation.study.messages import PHASE, SiteProblems
-from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.study import conduct_study
 from fedscaffold.flower.study.study_file import StudyFolder
 from tests.federation.conftest import no_waiting_for_disks
