@@ -156,7 +156,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "feature_shift": (partition.feature_shift, {"X": X.reshape(-1, 2), "strength": 0.5, "column": None, **PART}),
         "FitSettings": (
             fs.models.FitSettings,
-            {"tolerance": 0.1, "batch_size": "auto", "step_size": None, "local_steps": None, "rounds": None, "seed": 0},
+            {"tolerance": 0.1, "trainer": "auto", "max_exchanges": 9, "client_intercepts": False, "dispersion": None},
         ),
         "Sweep": (Sweep, STUDY_OF_RUNS),
         "sweep": (
@@ -171,9 +171,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         ),
         "fit": (
             fs.fit,
-            {"data": FRAME, "target": "y", "client": "site", "kind": "ridge", "l2": 0.1, "tolerance": 0.5, "close": True,
-             "batch_size": None, "step_size": 0.1, "local_steps": 2, "rounds": 2, "seed": 0, "checkpoint": None,
-             "progress": False, "features": None, "drop": (), "categorical": (), "reference": {}, "dates": (),
+            {"data": FRAME, "target": "y", "client": "site", "kind": "ridge", "l2": 0.1, "tolerance": 0.5,
+             "trainer": "auto", "max_exchanges": 9, "client_intercepts": False, "dispersion": None, "features": None, "drop": (), "categorical": (), "reference": {}, "dates": (),
              "missing": "error", "min_rows": 2, "max_categories": 100, "exposure": None, "offset": None, "weight": None},
         ),
         "Poisson": (problems.Poisson, {**glm, "y": LABELS, "offset": None, "sample_weight": None}),

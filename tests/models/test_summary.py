@@ -156,7 +156,7 @@ def test_more_columns_than_rows_are_fitted_with_a_penalty_and_have_no_standard_e
     assert fit.reached
     with pytest.raises(InvalidInput, match="20 rows for 31 coefficients, so nothing is left to estimate"):
         fit.summary()
-    with pytest.raises(InvalidInput, match="20 rows for 31 coefficients, .*use fewer columns or more rows"):
+    with pytest.raises(InvalidInput, match=r"20 rows for 31 coefficients, .*use fewer columns or more rows"):
         fs.fit(frame, target="y", client="s", kind="ridge", l2=0)
     fit.report(tmp_path / "report.html")
     assert "<h2>Coefficients</h2>" not in (tmp_path / "report.html").read_text()

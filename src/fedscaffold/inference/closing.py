@@ -143,7 +143,7 @@ def has_variance(sums: ClosingSums) -> bool:
 
 
 def n_parameters(sums: ClosingSums) -> int:
-    """Return the number of fitted coefficients and clients' intercepts; features that are 0 in all rows have none."""
+    """Return the number of fitted coefficients and clients' intercepts, without features that are always 0."""
     vectors = sums.dim // sums.squares.size
     free = vectors - 1 if sums.kind == "multinomial" else vectors
     return free * int(np.count_nonzero(sums.squares)) + sums.intercepts

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import dispersion, has_variance, newton_step
+from fedscaffold.inference.closing import has_variance, newton_step
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_separated
 from fedscaffold.inference.per_client import ProblemSums
@@ -410,12 +410,10 @@ def close(
 
 
 def _distance(found: Certificate) -> float:
-    """Return √(gᵀA⁻¹g/φ); see `NewtonStep.distance`."""
-    sums = found.sums
-    assert sums is not None  # as certificates of closing sums have them
-    phi = dispersion(sums) if has_variance(sums) else 1.0
-    tiny = float(np.finfo(np.float64).tiny)
-    return math.sqrt(max(0.0, 2.0 * found.decrement * sums.rows) / max(phi, tiny))
+    """Return the distance to the optimum in standard errors; see `NewtonStep`."""
+    assert found.sums is not None  # as certificates of closing sums have them
+    assert found.penalty is not None
+    return newton_step(found.sums, found.penalty).distance
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

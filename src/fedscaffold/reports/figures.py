@@ -135,20 +135,6 @@ def _draw_lines(axis: "Axes", panel: CurvePanel, names: Sequence[str]) -> None:
     powers_of_ten(axis)
 
 
-def draw_distances(distances: Mapping[str, Array], *, tolerance: float, ax: "Axes | None" = None) -> "Axes":
-    """Draw ‖β_t − β*‖ / ‖β*‖ (rounds + 1,) of each method on a log scale, and the tolerance; return the axes."""
-    ax = new_axes(ax)
-    for name, values in distances.items():
-        ax.semilogy(np.arange(values.size), values, color=COLOURS[name], lw=1.6, label=name)
-    ax.axhline(tolerance, color=PALETTE[2], lw=1.0, ls="--", label="tolerance")
-    ax.locator_params(axis="x", integer=True)
-    ax.set(xlabel="round", ylabel="$\\|\\beta_t-\\beta^*\\| / \\|\\beta^*\\|$")
-    ax.margins(x=0)
-    plain_grid(ax)
-    ax.legend(frameon=False)
-    return ax
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlateauSeries:
     """Plateaus of one setting against a number that varies, usually the number of clients."""

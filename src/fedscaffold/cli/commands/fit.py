@@ -167,6 +167,6 @@ def _print(found: Fit) -> None:
         left = f"{rounded_up(error['standard_errors'])} of a standard error"
     typer.echo(
         f"After {found.rounds:,} exchanges with {len(found.sites):,} clients the coefficients are certified to be "
-        f"at most {left} away from those of pooled data, {'within' if found.reached else 'NOT within'} the tolerance "
-        f"of {found.settings.tolerance}."
+        f"at most {left} away from those of pooled data, {'within' if found.reached else 'NOT within'} the "
+        f"tolerance of {found.settings.tolerance}."
     )
