@@ -1,4 +1,4 @@
-"""Attacks on a study by whoever holds the coordinator's key, or a site: they fail for reasons that the plan gives."""
+"""Attacks on a study with the coordinator's key: they fail for reasons that follow from the plan."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -188,7 +188,7 @@ def test_only_the_plan_of_the_invitation_is_looked_at() -> None:
 
 
 def test_an_accepted_plan_cannot_be_replaced() -> None:
-    coordinator, attacker = begun()
+    _, attacker = begun()
     for changes in (
         {"min_cell": 1},
         {"sums": "open"},
@@ -315,7 +315,7 @@ def test_levels_that_are_rare_at_every_site_are_never_named() -> None:
 
 
 def test_a_hostile_result_stays_a_note() -> None:
-    coordinator, attacker = begun()
+    _, attacker = begun()
     site = attacker.members["lyon"]
     reply = site.answer(
         Payload({KIND: "result", DOCUMENT: json.dumps({"../../x": "<script>", "model": "\x1b[2J"})})
@@ -328,12 +328,13 @@ def test_a_hostile_result_stays_a_note() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {KIND: "other"}, {KIND: 3}, {KIND: "plan"}, {KIND: "plan", DOCUMENT: "{}"}, {KIND: "plan", DOCUMENT: "[" * 10**5},
+    [{}, {KIND: "other"}, {KIND: 3}, {KIND: "plan"}, {KIND: "plan", DOCUMENT: "{}"},
+     {KIND: "plan", DOCUMENT: "[" * 10**5},
      {KIND: "question"}, {KIND: "question", "plan": "x", "roster": "y", "number": -1, "phase": "sums"},
      {KIND: "roster", DOCUMENT: '{"plan": 3, "keys": {"lyon": "ssh-rsa AAAA"}}'}],
 )  # fmt: skip
 def test_damaged_messages_get_a_code_and_no_text(values: dict[str, Any]) -> None:
-    coordinator, attacker = begun()
+    _, attacker = begun()
     reply = attacker.members["lyon"].answer(Payload(values))
     assert refusal_in(reply) is not None
     assert list(reply.values) == ["study-refused"]

@@ -1,7 +1,6 @@
 """The HTML pages: self-contained, in order, escaped, and true to the objects that they are about."""
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 

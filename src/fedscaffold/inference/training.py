@@ -618,9 +618,9 @@ class _Training:
     def _certify_by_gradients(self, theta: Array) -> Certificate:
         """Return the certificate of θ by conjugate gradients, with one exchange for each product with A.
 
-        Products with A come from differences of gradients. The search ends when the residual is a hundredth of the
-        gradient. The part of A⁻¹g that is not solved for then is at most the residual over the least curvature, for
-        which half of the least Ritz value of any search stands in: these come down to it from above.
+        Products with A come from differences of gradients. The search ends when the residual is a hundredth of
+        the gradient. The part of A⁻¹g that is not solved for then is at most the residual over the least
+        curvature, for which half of the least Ritz value of any search stands in: these come down to it.
         """
         gradient, loss = self.gradient(theta)
         step, residual = np.zeros_like(theta), gradient.copy()

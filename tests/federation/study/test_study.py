@@ -29,7 +29,8 @@ def relative_error(theta: Array, optimum: Array, slopes: Any) -> float:
 @pytest.mark.parametrize(
     ("name", "n_sites", "how", "sums"),
     [("iris", 2, "even", "open"), ("iris", 12, "sizes", "secure"), ("wards", 5, "labels", "secure"),
-     ("wards", 40, "sizes", "secure"), ("diabetes", 8, "features", "open"), ("breast cancer", 5, "labels", "secure")],
+     ("wards", 40, "sizes", "secure"), ("diabetes", 8, "features", "open"),
+     ("breast cancer", 5, "labels", "secure")],
 )  # fmt: skip
 def test_the_model_is_the_pooled_one(name: str, n_sites: int, how: str, sums: str) -> None:
     frame, kind = TABLES[name]()

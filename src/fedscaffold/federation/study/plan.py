@@ -252,9 +252,11 @@ class Plan(StudySettings):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         problems = []
-        for name in (self.name, *self.sites):
-            if not SITE_NAME.fullmatch(name):
-                problems.append(f"{shown(name)} is not a name: letters, digits and . _ - are, at most 40")
+        problems += [
+            f"{shown(name)} is not a name: letters, digits and . _ - are, at most 40"
+            for name in (self.name, *self.sites)
+            if not SITE_NAME.fullmatch(name)
+        ]
         if len(set(self.sites)) < len(self.sites) or not 2 <= len(self.sites) <= MOST_SITES:
             problems.append("a study has two or more sites with different names")
         if self.sums == "secure" and len(self.sites) == 2:
@@ -379,7 +381,7 @@ class Plan(StudySettings):
         if self.incomplete:
             raise InvalidInput(f"the codebook of {self.incomplete[0]!r} is not complete; a survey completes it")
         private = self.epsilon is not None
-        columns = []
+        columns: list[Number | Category] = []
         for name in self.feature_names:
             column = self.columns[name]
             if column.levels is None:

@@ -1,4 +1,4 @@
-"""A site's rows: its table read through the plan's codebook, with rare levels merged before anything is added up."""
+"""A site's rows: its table as the plan's codebook reads it, with rare levels merged before anything is added."""
 
 import hashlib
 import os

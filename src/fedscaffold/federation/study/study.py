@@ -1,4 +1,4 @@
-"""`Study`: the choices of a study, and its run with all sites in one process; `conduct` runs it over any transport."""
+"""`Study`: the choices of a study, and its run in one process; `conduct` runs it over any transport."""
 
 import os
 from collections.abc import Callable, Mapping

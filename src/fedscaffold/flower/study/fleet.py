@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput, MissingDependency
@@ -107,7 +107,7 @@ class FleetServer:
         factory = LinkStateFactory(
             FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         )
-        self._state: Any = factory.state()
+        self._state = cast(Any, factory.state())
         self._app = make_fleet_app(factory)
         self._nodes: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}
@@ -130,9 +130,9 @@ class FleetServer:
                 f"cannot listen on port {self.port}: {error.strerror}; choose another port for the study's address"
             ) from None
         self._handlers, self._propagates = FLOWER_LOG.handlers[:], FLOWER_LOG.propagate
-        FLOWER_LOG.handlers[:] = [
-            logging.NullHandler() if self.log is None else logging.FileHandler(self.log, encoding="utf-8")
-        ]
+        to_file = logging.NullHandler() if self.log is None else logging.FileHandler(self.log, encoding="utf-8")
+        to_file.setLevel(logging.INFO)  # without a line for every look for messages
+        FLOWER_LOG.handlers[:] = [to_file]
         FLOWER_LOG.propagate = False
         config = uvicorn.Config(
             self._app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,

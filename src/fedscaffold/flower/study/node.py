@@ -34,15 +34,17 @@ def answer_flower(
         Called with a sentence when the state of the connection changes.
     """
     said = ""
-    while not done():
-        try:
-            connection.activate()
-            said = _say_once(f"connected to {connection.address}", said, say)
-            _serve(connection, answer, done)
-        except Unreachable as error:
-            said = _say_once(str(error), said, say)
-            time.sleep(RETRY)
-    connection.close()
+    try:
+        while not done():
+            try:
+                connection.activate()
+                said = _say_once(f"connected to {connection.address}", said, say)
+                _serve(connection, answer, done)
+            except Unreachable as error:
+                said = _say_once(str(error), said, say)
+                time.sleep(RETRY)
+    finally:
+        connection.close()
 
 
 def _serve(connection: FleetConnection, answer: Callable[[Payload], Payload], done: Callable[[], bool]) -> None:
