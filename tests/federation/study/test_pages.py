@@ -176,6 +176,7 @@ def test_sizes_do_not_depend_on_the_rows(study: Any) -> None:
 def test_a_dry_run_shows_the_sites_own_numbers_to_its_people() -> None:
     table = FRAME[:200].copy()
     table.loc[:3, "ward"], table.loc[4:10, "ward"] = "few", [f"rare {k}" for k in range(7)]
+    table.loc[11:15, "ward"] = "just enough"
     table.loc[20, "dose"] = np.nan
     plan = Study(**CHOICES, missing="mean").plan_for(dict.fromkeys(SITES, table))
     found = dry_run(table, plan)
