@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fedscaffold.models.planning.planned import FitSettings, plan_fit
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data import from_frame

@@ -20,7 +20,7 @@ MOST = 30  # rows of a table or a drawing that fit on a page
 def render(template: str, **values: Any) -> str:
     """Return a page as one piece of HTML that needs no other file.
 
-    Templates are those in `templates/`: "fit", "study", "private_study", "site", "live"; `values` are the objects
+    Templates are those in `templates/`: "fit", "site", "live"; `values` are the objects
     that they show.
     """
     return environment().get_template(f"{template}.html.j2").render(**values)
@@ -40,7 +40,7 @@ def environment() -> Environment:
     formats = (array, bound, exp, fmt, format_bytes, json_text, number, probability)
     made.filters |= {each.__name__: each for each in formats}
     drawn = (drawings.bars, drawings.calibration, drawings.curves, drawings.ranges)
-    chosen = (clearest, extremes, largest)
+    chosen = (clearest, largest)
     made.globals |= {each.__name__: each for each in (*drawn, *chosen)}
     return made
 
@@ -99,19 +99,6 @@ def largest(sizes: ArrayLike, keep: Sequence[int] = ()) -> list[int]:
     order = np.argsort(-np.asarray(sizes), kind="stable").tolist()
     kept = set(list(dict.fromkeys([*keep, *order]))[:MOST])
     return [k for k in order if k in kept]
-
-
-def extremes(values: ArrayLike, each: int = MOST // 2) -> list[int]:
-    """Return the positions of the `each` smallest and largest values, in ascending order, without NaN.
-
-    Examples
-    --------
-    >>> extremes([4.0, 1.0, np.nan, 3.0, 2.0], each=1)
-    [1, 0]
-    """
-    found = np.asarray(values, dtype=float)
-    order = np.argsort(found, kind="stable")[: np.count_nonzero(~np.isnan(found))].tolist()
-    return order if len(order) <= 2 * each else [*order[:each], *order[-each:]]
 
 
 def clearest(effects: Array, widths: Array) -> list[int]:
