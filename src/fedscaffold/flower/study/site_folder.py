@@ -101,12 +101,10 @@ class JoinedSite:
             self.invite.save(self.folder / INVITATION)
         key = load_ssh_private_key((self.folder / name).read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
-        site = StudySite(
-            name, self.table, key, rules=load_rules(self.policy), accept_roster=self._accepts, store=store
-        )
-        digest = self.invite.plan.digest
-        site.accept = lambda plan: site.plan is not None or plan.digest == digest  # later ones complete it
-        return site
+        return StudySite(
+            name, self.table, key, rules=load_rules(self.policy), accept_roster=self._accepts, store=store,
+            invited=self.invite.plan.digest,
+        )  # fmt: skip
 
     def _accepts(self, roster: Roster) -> bool:
         """Return whether the keys of a roster have the fingerprints that this site was given."""
