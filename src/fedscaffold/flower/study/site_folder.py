@@ -33,8 +33,7 @@ def load_rules(path: Path | None) -> SiteRules:
         return SiteRules()
     try:
         found = tomllib.loads(read_text(path_of(path), "the policy")).get("study", {})
-        strict = with_config(ConfigDict(extra="forbid", strict=True))(SiteRules)
-        return TypeAdapter(strict).validate_python(found)
+        return TypeAdapter(with_config(ConfigDict(extra="forbid"))(SiteRules)).validate_python(found)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not a TOML file: {error}") from None
     except ValidationError as error:
