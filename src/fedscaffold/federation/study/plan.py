@@ -448,9 +448,8 @@ def in_words(error: ValidationError, what: str) -> InvalidInput:
     """Return a validation error as one of this package, with all problems and the values given."""
     found = Collector(what)
     for each in error.errors():
-        name = ".".join(
-            str(part) for part in each["loc"] if part not in ("float", "str", "int", "constrained-float")
-        )
+        parts = (str(part) for part in each["loc"] if part not in ("float", "str", "int", "constrained-float"))
+        name = shown(".".join(parts))  # a key may hold anything
         text = each["msg"].removeprefix("Value error, ")
         if each["type"] == "missing":
             found.add(f"{name} is required")
