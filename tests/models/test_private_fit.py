@@ -149,7 +149,7 @@ def test_large_federations_are_planned_from_a_few_simulated_clients() -> None:
         ({"kind": "poisson"}, "the bounds of column 'ill' must be a range"),
         ({"kind": "tweedie"}, "kind must be"),
         ({"categorical": ["ward"]}, "for which there are no bounds"),
-        ({"close": False, "seed": 1}, r"epsilon cannot be combined with close=\.\.\., seed=\.\.\."),
+        ({"trainer": "newton", "dispersion": 2.0}, r"epsilon cannot be combined with trainer=\.\.\., dispersion="),
         ({"features": ["age"]}, r"epsilon cannot be combined with features=\.\.\."),
         ({"epsilon": None}, "bounds requires epsilon"),
         ({"epsilon": None, "bounds": None, "delta": 0.1}, "delta requires epsilon"),
@@ -174,8 +174,8 @@ def test_the_command(tmp_path: Path) -> None:
     for wrong, said in [
         (budget, "holds a model already"),
         (
-            [*budget, "--test", "x.csv", "--set", "close=false"],
-            "--epsilon cannot be combined with --set close=..., --test",
+            [*budget, "--test", "x.csv", "--set", "dispersion=2"],
+            "--epsilon cannot be combined with --set dispersion=..., --test",
         ),
         (["--epsilon", "3"], "--epsilon requires --bounds"),
         (["--set", "delta=0.001"], "delta requires --epsilon"),
