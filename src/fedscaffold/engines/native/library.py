@@ -74,8 +74,9 @@ def address(array: np.ndarray[Any, Any] | None) -> int | None:
     """Return where the numbers of a C-contiguous array begin in memory; the caller keeps the array alive."""
     if array is None:
         return None
+    buffer: Any = array  # as NumPy's types call it from Python 3.12 on
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a tenth of the time of the way below
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # a fifth of the time of `array.ctypes`
     except (TypeError, ValueError):  # read-only or empty
         if not array.flags.c_contiguous:
             raise ValueError("only contiguous arrays can be handed to the kernel") from None
