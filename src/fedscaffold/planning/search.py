@@ -88,6 +88,11 @@ class Verified(NamedTuple):
     curve: ErrorCurve
     law: ExactLaw | None = None
 
+    def far_below(self, T: int, target: float) -> bool:
+        """Return whether a smaller step size may do: the error is far below the target, and precise."""
+        error = self.curve.errors[T]
+        return bool(error < 0.6 * target and self.curve.spread[T] <= 0.05 * error)
+
 
 @dataclass(frozen=True, eq=False)
 class Request:
@@ -192,7 +197,7 @@ class Request:
                 found = self._verified(make(gamma, best.H), most, averaged=averaged)
                 T = found.curve.first(self.aim, self.target)
                 factor = 0.8
-                while T is not None and found.curve.errors[T] < 0.6 * self.target and factor < 0.96:
+                while T is not None and found.far_below(T, self.target) and factor < 0.96:
                     slower = self._verified(make(factor * gamma, best.H), T, averaged=averaged)
                     if slower.curve.first(self.aim, self.target) is None:
                         factor = math.sqrt(factor)
