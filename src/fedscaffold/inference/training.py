@@ -8,12 +8,12 @@ once. No decision needs the optimum: step size, local steps and when to stop fol
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import choice, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
@@ -108,6 +108,9 @@ class TrainingSettings:
     max_exchanges: int = 500
     exchange_seconds: float = 1.0
     step_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        choice("trainer", self.trainer, get_args(Trainer))
 
     @property
     def se_tolerance(self) -> float | None:
