@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from fedscaffold.federation.study.settings import StudySettings
 
 import fedscaffold as fs
 from fedscaffold.benchmarking import Sweep, compare, sweep
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.data import partition
 from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.study.plan import StudySettings
 from fedscaffold.sklearn import FederatedLogisticRegression, FederatedPoissonRegression, FederatedRidge
 
 RNG = np.random.default_rng(0)
@@ -73,10 +73,10 @@ ESTIMATOR = {"X": X.reshape(-1, 2), "clients": FRAME["site"].to_numpy(), "sample
              "standardize": True, "trainer": "auto", "tolerance": 0.5, "dispersion": None, "warm_start": False,
              "min_rows": 2, "verbose": False}  # fmt: skip
 POLICY = SitePolicy(min_batch_size=1, min_rows=1)
-STUDY = {"target": "y", "kind": "ridge", "features": None, "ignore": (), "categorical": (), "l2": 0.1,
-         "tolerance": "se:0.05", "missing": "error", "min_cell": 1, "trainer": "auto", "batch_size": "auto",
-         "max_rounds": 20, "evaluate": 0.0, "seed": 0, "classes": None, "exposure": None, "offset": None,
-         "weight": None, "client_intercepts": False}  # fmt: skip
+STUDY = {"target": "y", "kind": "ridge", "event": None, "columns": {}, "features": None, "ignore": (), "categorical": (),
+         "l2": 0.1, "tolerance": "se:0.05", "missing": "error", "min_cell": 1, "trainer": "auto", "hessians": True,
+         "max_exchanges": 20, "evaluate": 0.0, "exposure": None, "offset": None, "weight": None, "sums": "open",
+         "client_intercepts": False, "epsilon": None, "delta": None, "clip": None, "protect": "rows"}  # fmt: skip
 PART = {"n_clients": 3, "seed": 0, "min_rows": 1}
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer.main
-from fedscaffold.federation.study.settings import StudySettings
 from typer.testing import CliRunner
 
 from fedscaffold.cli.errors import spell_flags
 from fedscaffold.cli.main import app
 from fedscaffold.cli.table_options import FIT_SETTINGS, TABLE_SETTINGS
+from fedscaffold.federation.study.plan import StudySettings
 from tests.hospitals import cancer, written
 
 runner = CliRunner(env={"COLUMNS": "200"})
@@ -24,7 +23,7 @@ GROUP: Any = typer.main.get_command(app)
 TABLE_COMMANDS = ("fit", "inspect")
 PYTHON = re.compile(r"\b[a-z]\w*=['\"\[{(\d]|\b[a-z]+_[a-z_]+\b|\bNone\b|\bTrue\b|\bfedscaffold\.\w|\w\(\)")
 SET = re.compile(r"--set ('[^']*'|\S+)")
-NAMES = {*TABLE_SETTINGS, *FIT_SETTINGS, *(each.name for each in fields(StudySettings))}
+NAMES = {*TABLE_SETTINGS, *FIT_SETTINGS, *StudySettings.model_fields}
 SETTINGS = re.compile(rf"(?<![\w-])({'|'.join(NAMES)})(?![\w-])")
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 

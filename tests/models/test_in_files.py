@@ -10,7 +10,7 @@ import pytest
 
 from fedscaffold.core import machine as mapped
 from fedscaffold.core.machine import in_file
-from fedscaffold.data import from_parquet, open_problem
+from fedscaffold.data import from_file, open_problem
 from fedscaffold.data import open as model_tables
 from fedscaffold.models import FitSettings, fit
 from fedscaffold.models.heterogeneity import class_counts, heterogeneity
@@ -66,7 +66,7 @@ def test_parts_of_a_table(tmp_path: Path) -> None:
     frame.iloc[200:].to_parquet(tmp_path / "parts" / "b.parquet")
     problem = open_problem(tmp_path / "parts", target="target", client="hospital")
     frame.to_parquet(tmp_path / "whole.parquet")
-    whole = from_parquet(
+    whole = from_file(
         tmp_path / "whole.parquet", target="target", client="hospital", l2="auto", standardize=True, intercept=True
     )
     assert problem.fingerprint() == whole.fingerprint()

@@ -16,7 +16,6 @@ from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.public import Bounds
 from fedscaffold.data.settings import CsvFormat, TableSettings, parameter_entries, parse_setting
-from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.models.fit import FitSettings
 from fedscaffold.planning.batches import BatchSize
 
@@ -170,16 +169,6 @@ def parse_settings(
             raise InvalidInput(f"--set gives {name!r} twice; join values with commas")
         found[name] = parse_setting(name, value)
     return found
-
-
-def study_settings(
-    texts: Sequence[str] | None, *, l2: float | None, bounds: Path | None, **flags: Any
-) -> StudySettings:
-    """Return the settings of a study from its options, its file of bounds and --set."""
-    known = [field.name for field in fields(StudySettings)]
-    more = parse_settings(texts, known, taken=("l2", "bounds", *flags))
-    ranges = None if bounds is None else Bounds.load(bounds)
-    return StudySettings(l2="auto" if l2 is None else l2, bounds=ranges, **flags, **more)
 
 
 def check_source(table: TableFlags, given: set[str], *, is_table: bool) -> None:
