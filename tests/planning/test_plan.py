@@ -14,7 +14,7 @@ import fedscaffold as fs
 from benchmarks.plans import plan_case
 from fedscaffold.core.errors import OutOfReach
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.planning.measured import Meter
+from fedscaffold.planning.measured import ErrorCurve, Meter
 from fedscaffold.planning.search import descend
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import METHODS
@@ -153,6 +153,14 @@ def test_an_average_of_equal_errors_has_their_error() -> None:
     after = meter.curve().after
     assert after is not None
     assert after[8] in (0, 2, 4, 6)
+
+
+def test_an_uncertain_error_is_not_yet_at_its_target() -> None:
+    """Heavy tails: a mean of few runs that is at the aim by chance may stand for an error that is not."""
+    errors, spread = np.array([0.1, 2.0, 0.9, 0.9, 0.6]), np.array([0.0, 0.1, 0.2, 0.03, 0.2])
+    assert ErrorCurve(errors, spread).first(0.93, 1.0) == 3
+    assert ErrorCurve(errors[:3], spread[:3]).first(0.93, 1.0) is None
+    assert ErrorCurve(errors, 0.0 * spread).first(0.93, 1.0) == 2
 
 
 def test_factors_lead_to_the_bottom_of_a_valley() -> None:

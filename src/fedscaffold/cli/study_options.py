@@ -105,6 +105,8 @@ def plan_from(chosen: dict[str, Any], *, name: str, sites: Sequence[str], like: 
     from fedscaffold.data.files import read_table
     from fedscaffold.federation.study.study import Study
 
+    if len(set(sites)) < len(sites):
+        raise InvalidInput("sites must have different names")
     if like is not None:
         return Study(name=name, **chosen).plan_for(dict.fromkeys(sites, read_table(like)))
     settings = Study(name=name, **chosen)

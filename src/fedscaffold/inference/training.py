@@ -8,13 +8,14 @@ once. No decision needs the optimum: step size, local steps and when to stop fol
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import choice, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import has_variance, newton_step
 from fedscaffold.inference.covariance import covariance
@@ -33,6 +34,7 @@ MOST_HALVINGS = 30  # of a step: 2⁻³⁰ of it is below the rounding of the lo
 MOST_STEPS_WITH_INTERCEPTS = 50  # of `close`
 CLOSED = 1e-9  # of the standard errors: a distance that needs no further step
 NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # usual numbers from θ = 0, to choose between the two
+STEPS_PER_HESSIAN = 6  # a Hessian takes as long as d/6 local steps, as `benchmarks.trainers` measured
 FIRST_LOCAL_STEPS, MOST_LOCAL_STEPS = 64, 4096  # the best number differs by a factor 60 between tables
 FACTOR = 4  # between two numbers of local steps that are tried
 ROUNDS_PER_STAGE = 3  # enough to see a rate in the norm of the gradient
@@ -106,6 +108,9 @@ class TrainingSettings:
     max_exchanges: int = 500
     exchange_seconds: float = 1.0
     step_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        choice("trainer", self.trainer, get_args(Trainer))
 
     @property
     def se_tolerance(self) -> float | None:
@@ -348,6 +353,7 @@ class Closed:
     moved: Array
 
 
+@one_blas_thread
 def close(
     problem: Any,
     theta: Array,
@@ -447,6 +453,7 @@ class Trained:
     history: tuple[ErrorPoint, ...] = ()
 
 
+@one_blas_thread
 def train(
     sums: Sums,
     settings: TrainingSettings,
@@ -553,7 +560,7 @@ class _Training:
             )
             return False
         wait, step = self.settings.exchange_seconds, self.settings.step_seconds
-        newton = NEWTON_STEPS * (wait + step * dim / 2.0)  # a Hessian costs as much as d/2 gradients
+        newton = NEWTON_STEPS * (wait + step * dim / STEPS_PER_HESSIAN)
         scaffold = SCAFFOLD_ROUNDS * (wait + step * FIRST_LOCAL_STEPS)
         faster, by = ("Newton's method", newton) if newton < scaffold else ("Scaffold", scaffold)
         other = max(newton, scaffold)

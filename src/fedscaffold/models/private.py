@@ -183,12 +183,13 @@ def private_fit(
 
 def run_privately(problem: Any, plan: PrivatePlan, progress: Progress = None) -> Array:
     """Return θ after the plan's rounds, (dim,); every client adds its noise to the sum over its rows."""
-    theta, rows = np.zeros(problem.dim), np.arange(int(problem.sizes.sum()))
+    theta = velocity = np.zeros(problem.dim)
+    rows = np.arange(int(problem.sizes.sum()))
     with progress_bar("Private fit", progress) as advance:
         for done in range(plan.rounds):
             noise = discrete_gaussian(plan.noise, problem.n_clients * theta.size).reshape(-1, theta.size)
             total = clipped_sum(problem, theta, rows, plan.clip) + noise.sum(axis=0)
-            theta = plan.step(theta, total, problem.penalty)
+            theta, velocity = plan.step(theta, velocity, total, problem.penalty)
             advance(done + 1, plan.rounds)
     return centred(theta, problem.vectors)
 

@@ -292,21 +292,28 @@ def _error_of_mean(samples: Array) -> float:
     return float(few * samples.std(ddof=1) / np.sqrt(n))
 
 
-class Curve(NamedTuple):
+class ErrorCurve(NamedTuple):
     """Mean squared errors of rounds 0, 1, ..., their standard errors, and how many rounds averages leave out."""
 
     errors: Array
     spread: Array
     after: list[int] | None = None
 
-    def first(self, aim: float) -> int | None:
-        """Return the first round after the start at an aim."""
-        below = np.flatnonzero(self.errors[1:] <= aim)
-        return int(below[0]) + 1 if below.size else None
+    def first(self, aim: float, target: float) -> int | None:
+        """Return the first round after the start at an aim, and below a target by 1.75 standard errors (96 %).
 
-    def until(self, T: int) -> "Curve":
+        Errors with standard errors above 5 % are means over a quarter of the rounds, as a dip is chance.
+        """
+        t = np.arange(self.errors.size)
+        width = np.where(self.spread > 0.05 * self.errors, 1 + t // 4, 1)
+        sums = np.cumsum(np.pad([self.errors, self.spread], ((0, 0), (1, 0))), axis=1)
+        errors, spread = (sums[:, t + 1] - sums[:, t + 1 - width]) / width
+        below = np.flatnonzero((errors <= aim) & (errors + 1.75 * spread <= target) & (t > 0))
+        return int(below[0]) if below.size else None
+
+    def until(self, T: int) -> "ErrorCurve":
         """Return the first T rounds."""
-        return Curve(self.errors[: T + 1], self.spread[: T + 1], self.after)
+        return ErrorCurve(self.errors[: T + 1], self.spread[: T + 1], self.after)
 
 
 class Meter:
@@ -341,25 +348,28 @@ class Meter:
         """Return the mean error after a round, of the best tail."""
         return float(self.sums[round].min()) / self.repetitions
 
-    def curve(self) -> Curve:
+    def curve(self) -> ErrorCurve:
         """Return the mean errors of all rounds, each of its best tail."""
         R, best = self.repetitions, [int(one.argmin()) for one in self.sums]
         means = np.array([one[k] for one, k in zip(self.sums, best, strict=True)]) / R
         squares = np.array([one[k] for one, k in zip(self.squares, best, strict=True)]) / R
         spread = np.sqrt(np.maximum(squares - means**2, 0.0) / max(R - 1, 1))
-        return Curve(means, spread, [int(SHARES[k] * t) for t, k in enumerate(best)] if self.averaged else None)
+        return ErrorCurve(
+            means, spread, [int(SHARES[k] * t) for t, k in enumerate(best)] if self.averaged else None
+        )
 
 
 def measured_curve(
-    subject: Subject, rounds: int, *, work: float, enough: Callable[[Curve, int], bool], averaged: bool = False
-) -> Curve:
+    subject: Subject, rounds: int, *, work: float, enough: Callable[[ErrorCurve, int], bool],
+    averaged: bool = False, least: int = 2,
+) -> ErrorCurve:  # fmt: skip
     """Measure E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0, or of averages, by independent repetitions.
 
-    The first repetitions take about `work` local steps; later ones double them, up to ten times as many, until
-    `enough` of the curve and the number of repetitions. Diverged is raised if θ grows beyond all bounds.
+    The first repetitions, at least `least`, take about `work` local steps; later ones double them, up to ten times
+    as many, until `enough` of the curve and the number of repetitions. Diverged is raised if θ grows without end.
     """
     meter = Meter(subject.optimum, averaged=averaged)
-    repetitions = subject.repetitions(work / rounds, 2, 1024) if subject.is_random() else 1
+    repetitions = subject.repetitions(work / rounds, least, 1024) if subject.is_random() else 1
     while True:
         subject.follow(meter.add, rounds=rounds, repetitions=repetitions, seed=SEED + 1 + meter.repetitions)
         curve = meter.curve()

@@ -21,7 +21,7 @@ from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimi
 from fedscaffold.planning.first_order import FirstOrderModel
 from fedscaffold.planning.plans import Plan, Plans
 from fedscaffold.planning.prediction import optimum_of
-from fedscaffold.planning.search import Budget, Make, Outcome, Request, Verified
+from fedscaffold.planning.search import Make, Outcome, PrivateSearch, Request, Verified
 from fedscaffold.theory.bounds import complexity
 from fedscaffold.theory.exact.quadratic import is_quadratic
 from fedscaffold.theory.expansion import first_order_law
@@ -298,7 +298,7 @@ def _private(
         raise InvalidInput(
             f"delta must be below {1.0 / largest:.3g}, one over the {largest:,} records of a client; got {delta:g}"
         )
-    search = Budget(problem, batches, delta, most, optimum_of(problem, optimum))
+    search = PrivateSearch(problem, batches, delta, most, optimum_of(problem, optimum))
     found: dict[float, Plan] = {}
     at = search.start()
     for k, budget in enumerate(sorted(set(budgets))):

@@ -15,7 +15,7 @@ from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.planning import measured
 from fedscaffold.planning.first_order import first_order_curve
-from fedscaffold.planning.measured import Curve, Subject, measured_curve, measured_plateau
+from fedscaffold.planning.measured import ErrorCurve, Subject, measured_curve, measured_plateau
 from fedscaffold.theory.exact import exact_law, is_exact
 from fedscaffold.theory.expansion import first_order_law
 
@@ -219,11 +219,11 @@ def predict(
     subject = Subject(problem, method, batches, optimum_of(problem, optimum), privacy)
     share = 1.0 if rounds is None else 0.5
     found = measured_plateau(subject, accuracy=accuracy, seconds=share * seconds)
-    drawn: Curve | None = None
+    drawn: ErrorCurve | None = None
     if rounds is not None:
         begin = measured.clock()
 
-        def enough(curve: Curve, repetitions: int) -> bool:
+        def enough(curve: ErrorCurve, repetitions: int) -> bool:
             precise = bool((curve.spread <= accuracy * curve.errors).all())
             return precise or measured.clock() - begin > share * seconds
 

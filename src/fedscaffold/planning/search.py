@@ -1,7 +1,7 @@
 """The search behind plans: look at settings by short simulations, move by factors, verify the best once.
 
 `descend` halves and doubles settings, then takes smaller factors, for as long as that helps. `Request` values
-settings that are to reach a target, `Budget` settings that are to spend a privacy budget; both verify the best.
+settings that are to reach a target, `PrivateSearch` settings that are to spend a budget; both verify the best.
 """
 
 import math
@@ -18,13 +18,13 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.planning.measured import Curve, Meter, Subject, measured_curve
+from fedscaffold.planning.measured import ErrorCurve, Meter, Subject, measured_curve
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.exact.law import ExactLaw, exact_law, is_quick
 
 AIM = 0.93  # of the target: errors of a few percent in what is measured do not miss it then
-WORK = 4e5  # local steps of a look, a few hundredths of a second; verifying takes up to thirty times as many
+WORK = 4e5  # local steps of a look, a few hundredths of a second; verifying takes up to fifty times as many
 ACCURACY = 0.04  # relative standard error of a verified error
 SAMPLE = 4000  # records that private searches look at: errors differ by percents from errors of all records
 Make = Callable[[float, int], Method]  # γ, H → the method with these settings
@@ -85,8 +85,13 @@ class Verified(NamedTuple):
     """A method with its precise error curve, and the exact law that the curve is from, if there is one."""
 
     method: Method
-    curve: Curve
+    curve: ErrorCurve
     law: ExactLaw | None = None
+
+    def far_below(self, T: int, target: float) -> bool:
+        """Return whether a smaller step size may do: the error is far below the target, and precise."""
+        error = self.curve.errors[T]
+        return bool(error < 0.6 * target and self.curve.spread[T] <= 0.05 * error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,14 +161,15 @@ class Request:
             return nothing
         R = subject.repetitions(WORK / max(1.0, min(guess, most)), 4, 400)
         most = min(most, max(32, int(30 * WORK / (R * subject.work))))  # of settings that are far too slow
-        meter, smooth = Meter(self.optimum, averaged=averaged), [math.inf]
+        meter, smooth, sums = Meter(self.optimum, averaged=averaged), [math.inf], [0.0]
 
         def look(round: int, theta: Array) -> bool:
             meter.add(round, theta)
             if round == 0:
                 return False
             width = 1 if averaged else 1 + round // 8  # means over rounds, as repetitions are few
-            smooth.append(float(np.mean([meter.error(t) for t in range(round - width + 1, round + 1)])))
+            sums.append(sums[-1] + meter.error(round))
+            smooth.append((sums[round] - sums[round - width]) / width)
             late = round >= max(16.0, 0.5 * guess) and round & (round - 1) == 0
             stuck = late and smooth[round] > 0.9 * smooth[round // 2]
             return stuck or smooth[round] <= self.aim
@@ -189,13 +195,14 @@ class Request:
             most, falls = min(self.most_rounds, math.ceil(1.3 * rounds) + 1), False
             try:
                 found = self._verified(make(gamma, best.H), most, averaged=averaged)
-                T = found.curve.first(self.aim)
-                while T is not None and found.curve.errors[T] < 0.6 * self.target:
-                    gamma *= 0.8
-                    slower = self._verified(make(gamma, best.H), T, averaged=averaged)
-                    if slower.curve.errors[T] > self.aim:
-                        break
-                    found = slower
+                T = found.curve.first(self.aim, self.target)
+                factor = 0.8
+                while T is not None and found.far_below(T, self.target) and factor < 0.96:
+                    slower = self._verified(make(factor * gamma, best.H), T, averaged=averaged)
+                    if slower.curve.first(self.aim, self.target) is None:
+                        factor = math.sqrt(factor)
+                    else:
+                        found, gamma = slower, factor * gamma
                 if T is not None:
                     return found._replace(curve=found.curve.until(T))
                 falls = bool(found.curve.errors[-1] < 0.9 * found.curve.errors[most // 2])
@@ -213,21 +220,23 @@ class Request:
             if not averaged and is_quick(self.problem, method, self.batches, rounds):
                 law = exact_law(self.problem, method, self.batches, rounds=rounds)
                 assert law.curve is not None
-                return Verified(method, Curve(law.curve, np.zeros_like(law.curve)), law)
+                return Verified(method, ErrorCurve(law.curve, np.zeros_like(law.curve)), law)
         except NoPlateau:  # a few rounds may still reach the target
             pass
         subject = Subject(self.problem, method, self.batches, self.optimum)
 
-        def enough(curve: Curve, repetitions: int) -> bool:
-            T = curve.first(self.aim) or rounds
+        def enough(curve: ErrorCurve, repetitions: int) -> bool:
+            T = curve.first(self.aim, self.target) or rounds
             spent = repetitions * rounds * subject.work
-            return bool(curve.spread[T] <= ACCURACY * curve.errors[T]) or spent > 30 * WORK
+            return bool(curve.spread[T] <= ACCURACY * curve.errors[T]) or spent > 50 * WORK
 
-        return Verified(method, measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged))
+        # fewer than eight repetitions may agree by chance
+        curve = measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged, least=8)
+        return Verified(method, curve)
 
 
 @dataclass(frozen=True, eq=False)
-class Budget:
+class PrivateSearch:
     """Reach the least error that a privacy budget allows: settings are a clip, γ, H and T of Scaffold.
 
     Every local step spends budget, so the noise grows with the number of steps.
@@ -318,7 +327,7 @@ class Budget:
         privacy = RecordLevel(clip=at[0], noise_multiplier=self.noise(epsilon, H * T))
         subject = Subject(self.problem, method, self.batches, self.optimum, privacy)
 
-        def enough(curve: Curve, repetitions: int) -> bool:
+        def enough(curve: ErrorCurve, repetitions: int) -> bool:
             precise = bool((curve.spread <= 0.03 * curve.errors).all())
             return precise or repetitions * T * subject.work > 100 * WORK
 

@@ -1,7 +1,8 @@
 """How a privacy budget is spent: clip, noise, step size and number of noisy gradients, from public facts alone.
 
-The model is gradient descent on a quadratic. T steps of size γ with the noise that T releases need come to the same
-for all T with the same length τ = γT: along an eigenvector of the Hessian with eigenvalue λ the squared error is
+The model is gradient descent with momentum β on a quadratic. T steps of size γ with the noise that T releases need come
+to the same for all T with the same length τ = γT/(1 − β): along an eigenvector of the Hessian with eigenvalue λ the
+squared error is
 
     b² e^(−2λτ) + τ s² (1 − e^(−2λτ)) / 2λ
 
@@ -12,7 +13,8 @@ as strongly as is usual. If the table is otherwise the model is worse, and as pr
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -24,11 +26,12 @@ from fedscaffold.privacy.settings import PrivacySettings
 
 LIMIT = 3.0  # of encoded numbers: half of a range over a sixth of it
 CORRELATION = 0.5  # of any two numbers
-MOST_ROUNDS = 100  # each is an exchange with all sites
+MOMENTUM = 0.7  # of the coordinator's steps: a third of the exchanges for the same way
+MOST_ROUNDS = 40  # each is an exchange with all sites
 SPARE = 1  # releases beyond the plan: of a site that paid for one and crashed before it was kept
 CLIPS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the norm that is typical at θ = 0
 LENGTHS = np.geomspace(0.02, 2000.0, 120)  # λτ of the mean curvature
-# spread of the margins, and their curvature over that at θ = 0
+# of the margins that the target depends on
 SPREADS = {"ridge": 0.7, "logistic": 1.5, "poisson": 0.6, "gamma": 0.7}
 
 
@@ -56,7 +59,7 @@ class PrivatePlan:
     protect
         "rows" or "sites".
     rounds, step_size
-        T and γ: T times, θ ← θ − γ (noisy sum of clipped gradients / units + penalty · θ).
+        T and γ: T times, v ← 0.7 v − γ (noisy sum of clipped gradients / units + penalty · θ) and θ ← θ + v.
     clip
         Largest norm of a row's gradient, or of a site's mean gradient.
     noise
@@ -86,10 +89,11 @@ class PrivatePlan:
         """Number of noisy sums that the noise suffices for, spare ones included."""
         return self.rounds + SPARE
 
-    def step(self, theta: Array, total: Any, penalty: Array) -> Array:
-        """Return θ after a step, from the noisy sum in units of clip / 2³⁰."""
+    def step(self, theta: Array, velocity: Array, total: Any, penalty: Array) -> tuple[Array, Array]:
+        """Return θ and its velocity after a step, from the noisy sum in units of clip / 2³⁰."""
         mean = np.asarray(total, np.float64) * (self.clip / CLIP) / self.units
-        return theta - self.step_size * (mean + penalty * theta)
+        velocity = MOMENTUM * velocity - self.step_size * (mean + penalty * theta)
+        return theta + velocity, velocity
 
     def to_json(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
@@ -100,7 +104,7 @@ class PrivatePlan:
         whose = "row's gradient" if self.protect == "rows" else "site's mean gradient"
         what = "row" if self.protect == "rows" else "site's table as a whole"
         text = (
-            f"{self.rounds} steps of gradient descent with step size {self.step_size:.3g}; every {whose} is clipped to "
+            f"{self.rounds} steps of gradient descent with momentum and step size {self.step_size:.3g}; every {whose} is clipped to "
             f"norm {self.clip:.3g}, and sums get noise of {self.noise_multiplier:.3g} times that, on whole numbers. "
             f"All steps together are ({self.epsilon:g}, {self.delta:.2g})-differentially private for every {what}."
         )
@@ -121,6 +125,27 @@ def public_plan(
     *,
     l2: float,
     intercept: bool = True,
+) -> PrivatePlan:
+    """Return the settings for a budget of every row of clients of some sizes; those that were given stay.
+
+    Parameters are those of `plan_budget`. δ is by default a tenth of one over the rows of the largest client.
+    """
+    known = replace(settings, delta=settings.delta_for(list(sizes)))
+    return plan_budget(
+        target, tuple(levels), known, units=int(sum(sizes)), sites=len(sizes), l2=l2, intercept=intercept
+    )
+
+
+@lru_cache(maxsize=64)
+def plan_budget(
+    target: Target,
+    levels: tuple[int, ...],
+    settings: PrivacySettings,
+    *,
+    units: int,
+    sites: int,
+    l2: float,
+    intercept: bool = True,
     protect: Literal["rows", "sites"] = "rows",
     honest: int | None = None,
     most_rounds: int = MOST_ROUNDS,
@@ -133,10 +158,12 @@ def public_plan(
         The target's kind and range.
     levels
         For each feature the number of its values; 0 for numbers.
-    sizes
-        Rows of each site; if sites are protected, their number alone is used.
     settings
-        The budget, and settings that were decided before.
+        The budget with its δ, and settings that were decided before.
+    units
+        Number of rows of all sites, or of sites, as `protect` says.
+    sites
+        Number of sites that add noise.
     l2
         Strength of the penalty.
     intercept
@@ -148,50 +175,46 @@ def public_plan(
     most_rounds
         Most exchanges.
 
-    Returns
-    -------
-    PrivatePlan
-
     Raises
     ------
     InvalidInput
-        If δ is not below one over the rows of every site (or over the sites), or the noise would be beyond all use.
+        If the noise would be beyond all use.
     """
-    sites = len(sizes)
-    whole = protect == "sites"
-    delta = settings.delta_for([sites], "sites") if whole else settings.delta_for(list(sizes))
-    units = sites if whole else int(sum(sizes))
+    if settings.delta is None:
+        raise InvalidInput("a privacy budget requires delta=...")
     squares, curvature, slope = _public_spectrum(target, levels, intercept=intercept)
-    spread, dim = SPREADS[target.kind], target.vectors * squares.size
-    learnt = spread**2 / squares.sum()  # b², alike for all coefficients
-    eigenvalues = curvature * squares + l2
+    learnt = SPREADS[target.kind] ** 2 / float(squares.sum())  # b², alike for all coefficients
     typical = slope * math.sqrt(squares.sum())
-    if whole:  # the mean of many rows' gradients
+    if protect == "sites":  # the mean of many rows' gradients is shorter than one of them
         typical = curvature * math.sqrt(learnt * float(squares @ squares))
-    one = noise_for(epsilon=settings.epsilon, delta=delta, steps=1)
-    parts = sites if honest is None else sites / honest
-    best: tuple[float, float, float] = (math.inf, 1.0, 1.0)
-    for clip in [settings.clip] if settings.clip is not None else [share * typical for share in CLIPS]:
-        scale = one * clip * math.sqrt(parts) / units
-        share = clip / typical
-        speed = min(1.0, share) ** 0.5  # of clipped gradients
-        for tau in LENGTHS / curvature:
-            left = np.exp(-2.0 * eigenvalues * speed * tau)
-            error = learnt * left + tau * scale**2 * (1.0 - left) / (2.0 * eigenvalues * speed)
-            found = float(error.sum()) / (learnt * squares.size) + 0.25 * math.exp(-4.0 * share)
-            best = min(best, (found, clip, tau))
-    error, clip, tau = best
-    most = max(squares.sum() * LIMIT**2, 1.0)
-    assumed, largest = (_largest_curvature(target, clip, one) + l2 for one in (float(squares.sum()), float(most)))
-    rounds = settings.rounds or int(np.clip(math.ceil(tau * largest), 1, most_rounds))
-    gamma = settings.step_size or min(tau / rounds, 1.0 / assumed)
-    z = noise_for(epsilon=settings.epsilon, delta=delta, steps=rounds + SPARE)
-    given = settings.clip is not None and settings.rounds is not None and settings.step_size is not None
+    clips = np.array(CLIPS) * typical if settings.clip is None else np.array([settings.clip])
+    one = noise_for(epsilon=settings.epsilon, delta=settings.delta, steps=1)
+    spread = one * clips * math.sqrt(sites if honest is None else sites / honest) / units
+    # (clips, lengths, coefficients); gradients that are clipped are shorter, so that the model moves slower
+    lengths = LENGTHS / curvature
+    speed = np.sqrt(np.minimum(clips / typical, 1.0))[:, None, None] * (curvature * squares + l2)
+    left = np.exp(-2.0 * speed * lengths[:, None])
+    noise = lengths[:, None] * (spread**2)[:, None, None] * (1.0 - left) / (2.0 * speed)
+    error = (learnt * left + noise).mean(axis=2) / learnt + (0.25 * np.exp(-4.0 * clips / typical))[:, None]
+    best, at = np.unravel_index(int(np.argmin(error)), error.shape)
+    clip, length = float(clips[best]), float(lengths[at])
+    mean = float(squares.sum())
+    assumed, most = (_largest_curvature(target, clip, square) + l2 for square in (mean, LIMIT**2 * mean))
+    wanted = math.ceil(length * (1.0 - MOMENTUM) * most)
+    rounds = settings.rounds or max(1, min(wanted, most_rounds))
+    z = noise_for(epsilon=settings.epsilon, delta=settings.delta, steps=rounds + SPARE)
     return PrivatePlan(
-        epsilon=settings.epsilon, delta=delta, protect=protect, rounds=rounds, step_size=gamma, clip=clip,
-        noise=noise_units(z if honest is None else z / math.sqrt(honest)), noise_multiplier=z, units=units,
-        predicted_error=None if given else math.sqrt(error),
-    )  # fmt: skip
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        protect=protect,
+        rounds=rounds,
+        step_size=settings.step_size or min((1.0 - MOMENTUM) * length / rounds, 1.0 / assumed),
+        clip=clip,
+        noise=noise_units(z if honest is None else z / math.sqrt(honest)),
+        noise_multiplier=z,
+        units=units,
+        predicted_error=math.sqrt(float(error.min())) if None in (settings.rounds, settings.step_size) else None,
+    )
 
 
 def _public_spectrum(target: Target, levels: Sequence[int], *, intercept: bool) -> tuple[Array, float, float]:

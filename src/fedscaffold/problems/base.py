@@ -20,7 +20,7 @@ from fedscaffold.core.checks import chosen_clients, not_negative, numbers, vecto
 from fedscaffold.core.display import html_summary
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, one_blas_thread, spans
-from fedscaffold.core.random.stream import Batches
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array, IntArray, offsets_of
 
 ROWS_AT_ONCE = 65536  # 10 MB with twenty features
@@ -458,6 +458,20 @@ class TabularProblem(RecordsProblem):
         """Return ∇f_c(θ), shape (N, dim), the same bits whatever the threads of linear algebra."""
         rows = [(self._slopes(theta, x, y).T @ x).ravel() / len(y) for x, y in self._clients()]
         return np.stack(rows) + self.penalty * theta
+
+    def client_noise_along(
+        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """Return the variance of a minibatch gradient along each column of (dim, m) directions, shape (N, m)."""
+        batches = Batches(batch_size, sampling)
+        batches.check_fits(self.sizes)
+        blocks = directions.reshape(self.vectors, self.n_features, -1)
+        rows = []
+        for x, y in self._clients():
+            slopes = self._slopes(theta, x, y).reshape(len(y), self.vectors)
+            each = (slopes[:, k, None] * (x @ block) for k, block in enumerate(blocks))
+            rows.append(batches.noise_factor(len(y)) * sum(each, np.zeros((len(y), 1))).var(axis=0))
+        return np.stack(rows)
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Return the mean gradient at θ over some of a client's records, penalty included."""

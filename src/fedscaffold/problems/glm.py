@@ -166,19 +166,6 @@ class Glm(TabularProblem, ABC):
             blocks.append(batches.noise_factor(len(y)) / len(y) * (gradients.T @ gradients))
         return np.stack(blocks)
 
-    def client_noise_along(
-        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
-    ) -> Array:
-        """Return the variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
-        batches = Batches(batch_size, sampling)
-        batches.check_fits(self.sizes)
-        rows = [
-            batches.noise_factor(len(y))
-            * (of_records(self.d1, x @ theta, y)[:, None] * (x @ directions)).var(axis=0)
-            for x, y in self._clients()
-        ]
-        return np.stack(rows)
-
     def _slopes(self, theta: Array, x: Array, y: Array) -> Array:
         """Return ℓ' of each record, times its weight, (records,)."""
         return of_records(self.d1, x @ theta, y)

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, one_blas_thread
-from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import (
     TARGET,
@@ -119,21 +118,6 @@ class Multinomial(TabularProblem):
         """Return ∇²f_c(θ), shape (N, dim, dim)."""
         blocks = [self._curvature(theta, x, _weights(y) / len(y)) for x, y in self._clients()]
         return np.stack(blocks) + np.diag(self.penalty)
-
-    def client_noise_along(
-        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
-    ) -> Array:
-        """Return the variance of a minibatch gradient along each column of (dim, m) directions, shape (N, m)."""
-        batches = Batches(batch_size, sampling)
-        batches.check_fits(self.sizes)
-        K, d = self.n_classes, self.n_features
-        blocks = directions.reshape(K, d, -1)
-        rows = []
-        for x, y in self._clients():
-            slopes = self._slopes(theta, x, y)
-            along = sum((slopes[:, k, None] * (x @ blocks[k]) for k in range(K)), np.zeros((len(y), 1)))
-            rows.append(batches.noise_factor(len(y)) * along.var(axis=0))
-        return np.stack(rows)
 
     def record_gradients(self, client: int, points: Array) -> Array:
         """Return each record's gradient, penalty included, of one client at (p, dim) points, shape (p, n, dim)."""

@@ -201,7 +201,7 @@ def test_a_plan_that_completes_the_invitation_is_not_accepted_first(tmp_path: Pa
     other = type(deployed.plan)(**values)
     assert other.completes(deployed.plan)
     request = Payload({KIND: "plan", DOCUMENT: json.dumps(other.to_json())})
-    assert refusal_in(joined.answer(joined.open(), signer.sign(request, "bonn"))) is RefusalCode.NOT_ACCEPTED
+    assert refusal_in(joined.answer(joined.open(), signer.sign(request, "bonn"))) is RefusalCode.OTHER_SETTINGS
 
 
 def test_a_folder_of_another_plan_is_not_used(tmp_path: Path) -> None:

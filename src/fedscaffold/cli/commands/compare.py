@@ -76,7 +76,7 @@ def command(
         whole_number("repetitions", repetitions, least=1)
         batch = tables.parse_batch(batch_size or ("10" if data is None else "auto"))
         sizes = [] if step_size is None else options.numbers_of("--step-size", step_size, float)
-        lengths = options.lengths_of(local_steps)
+        lengths = options.numbers_of("--local-steps", local_steps, int, least=1)
         unknown = {"smoothness": lambda: 1e100, "strong_convexity": lambda: 1e-100}  # before there is a problem
         _methods(method, sizes or [1.0], lengths, unknown)  # rejects a wrong method before data are made
         options.check_figure(plot)

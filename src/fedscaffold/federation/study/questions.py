@@ -41,7 +41,7 @@ PHASES = {
     "gradient": "loss and gradient over all rows at a model",
     "train": "the change of the model by the site's local steps, once per round of Scaffold",
     "evaluate": "losses on rows that training left out, and a histogram of predicted probabilities",
-    "noisy": "the sum of clipped gradients, or the clipped change of the model, with noise",
+    "noisy": "the sum of the rows' clipped gradients, or their clipped mean, with noise",
 }
 BINS = 20  # of equal width in the predicted probability; half of them below 1/2
 POWER = 16  # of curvatures: the 16th root of their sum over N sites is the largest one up to a factor N^(1/16)
@@ -120,8 +120,10 @@ def blocks_of(plan: Plan, phase: str) -> list[Block]:
     dim = coding.dim
     if name == "gradient":
         return [counts("rows"), Block("loss", 1), Block("gradient", dim)]
-    if name in ("train", "noisy"):
+    if name == "train":
         return [counts("rows"), Block("change", dim)]
+    if name == "noisy":
+        return [Block("change", dim, 0, 2)]  # whole numbers up to 2¹⁰⁷: no sum of rows and no noise is beyond
     if name == "evaluate":
         found = [counts("rows"), Block("loss", 1), Block("squared loss", 1)]
         if plan.family.classes:
@@ -204,6 +206,10 @@ def numbers_for(
     own = plan.client_intercepts
     if name == "evaluate":
         return _evaluation(rows, theta)
+    if name == "noisy":
+        from fedscaffold.federation.study.private import noisy_gradient
+
+        return {"change": noisy_gradient(rows, theta)}
     n = int(problem.sizes[0])
     if name == "gradient" and not own:
         return {"rows": n, "loss": n * float(problem.loss(theta)), "gradient": n * problem.gradient(theta)}

@@ -80,7 +80,8 @@ def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard)
     if plan.epsilon is not None:
         from fedscaffold.federation.study.private import trained_within_budget
 
-        return trained_within_budget(coordinator, board)
+        private: Any = trained_within_budget(coordinator, board)  # a `PrivateFit`, which has no certificate
+        return private
     board.phase("train")
     totals = Totals(coordinator)
     rows_per_site = (plan.rows or 1000 * len(plan.sites)) / len(plan.sites)
@@ -144,6 +145,8 @@ class Study(StudySettings):
     def plan_for(self, sites: Mapping[str, Any]) -> Plan:
         """Return the plan of the study for some sites, from names and types of their columns, not their rows.
 
+        Under a privacy budget of rows, their number is public and in the plan.
+
         Parameters
         ----------
         sites
@@ -153,6 +156,8 @@ class Study(StudySettings):
             name: getattr(self, name) for name in StudySettings.model_fields if name not in ("features", "ignore")
         }
         values: dict[str, Any] = {**given, "name": self.name, "sites": tuple(sites)}
+        if self.epsilon is not None:
+            values |= self._public_numbers(sites)
         if self.columns and self.target in self.columns:
             return Plan(**values)
         kinds = _column_kinds(next(iter(sites.values())))
@@ -171,6 +176,13 @@ class Study(StudySettings):
             category = kind == "logistic" if name == self.target else category
             columns[name] = self.columns.get(name, Column(type="category" if category else "number"))
         return Plan(**{**values, "kind": kind, "columns": columns, "categorical": ()})
+
+    def _public_numbers(self, sites: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the number of rows, if they are protected, and δ: a tenth of one over rows or sites by default."""
+        if self.protect == "sites":
+            return {"delta": 0.1 / len(sites) if self.delta is None else self.delta}
+        rows = sum(tables.arrow_table(table, [self.target]).num_rows for table in sites.values())
+        return {"rows": rows, "delta": 0.1 / rows if self.delta is None else self.delta}
 
     def run(
         self,

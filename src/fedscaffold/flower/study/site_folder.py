@@ -33,8 +33,7 @@ def load_rules(path: Path | None) -> SiteRules:
         return SiteRules()
     try:
         found = tomllib.loads(read_text(path_of(path), "the policy")).get("study", {})
-        strict = with_config(ConfigDict(extra="forbid", strict=True))(SiteRules)
-        return TypeAdapter(strict).validate_python(found)
+        return TypeAdapter(with_config(ConfigDict(extra="forbid"))(SiteRules)).validate_python(found)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not a TOML file: {error}") from None
     except ValidationError as error:
@@ -101,12 +100,10 @@ class JoinedSite:
             self.invite.save(self.folder / INVITATION)
         key = load_ssh_private_key((self.folder / name).read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
-        site = StudySite(
-            name, self.table, key, rules=load_rules(self.policy), accept_roster=self._accepts, store=store
-        )
-        digest = self.invite.plan.digest
-        site.accept = lambda plan: site.plan is not None or plan.digest == digest  # later ones complete it
-        return site
+        return StudySite(
+            name, self.table, key, rules=load_rules(self.policy), accept_roster=self._accepts, store=store,
+            invited=self.invite.plan.digest,
+        )  # fmt: skip
 
     def _accepts(self, roster: Roster) -> bool:
         """Return whether the keys of a roster have the fingerprints that this site was given."""

@@ -125,7 +125,7 @@ def is_quick(problem: Problem, method: Method, batches: Batches, rounds: int) ->
 
 
 def _cheapest(problem: Any, method: Method, batches: Batches, rounds: int) -> tuple[Rounds | ManyClients, float]:
-    """Return the algorithm that takes less time, and about how many nanoseconds.
+    """Return the algorithm that takes less time, or the more precise one if it is quick; and about how many ns.
 
     A plateau is 20 equations of the form P = APAᵀ + Q, about, which take 25 products of matrices twice over.
     """
@@ -141,7 +141,7 @@ def _cheapest(problem: Any, method: Method, batches: Batches, rounds: int) -> tu
         return r, dense
     states = many.system.c.size * d
     closed = 100.0 * states**3 + (rounds + 20) * (1e6 + 0.2 * N * states * d**2)
-    return (r, dense) if dense <= closed else (many, closed)
+    return (r, dense) if dense <= max(closed, 3e8) else (many, closed)
 
 
 def dense_rounds(problem: Any, method: Method, batches: Batches) -> Rounds:
