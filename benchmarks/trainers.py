@@ -79,11 +79,8 @@ def main() -> None:
             }
         )  # fmt: skip
         Console().print(cases[-1])
-    slower = [case["coefficients"] for case in cases if case["newton_seconds"] > case["scaffold_seconds"]]
     figures = {
-        "rows": rows, "clients": CLIENTS, "cases": cases, "first_slower": min(slower, default=None),
-        "largest": cases[-1]["coefficients"],
-        **{f"d{case['coefficients']}": case for case in cases},
+        "rows": rows, "clients": CLIENTS,         **{f"d{case['coefficients']}": case for case in cases},
     }  # fmt: skip
     note = f"Seconds of the fastest of {options.turns} trainings, in turns."
     measured.save("trainers", figures, options, note=note)

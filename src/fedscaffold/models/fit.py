@@ -44,6 +44,7 @@ from fedscaffold.problems.newton import PENALISE
 
 TOLERANCE = "se:0.05"
 MAX_EXCHANGES = 500
+ROUNDING = 1e-9  # least error that is shown: rounding differs between machines
 EXCHANGE_SECONDS = 1e-3  # of sums in this process, apart from the clients' work
 FORMAT = "fedscaffold results 1"
 MODEL, RESULTS, SUMMARY, REPORT = "model.json", "results.json", "summary.txt", "report.html"
@@ -209,6 +210,14 @@ class Fit(Summarised):
         """
         found = self.trained.certificate
         return {"standard_errors": found.error_in_standard_errors, "relative": found.relative_error}
+
+    @property
+    def distance_text(self) -> str:
+        """The certified error in words; errors below 1e-9, which are rounding, are shown as 1e-9."""
+        errors, relative = self.certified_error["standard_errors"], self.certified_error["relative"]
+        if errors is not None:
+            return f"{rounded_up(max(errors, ROUNDING))} of a standard error"
+        return f"{rounded_up(max(relative or 0.0, ROUNDING))} of the coefficients' length"
 
     @property
     def in_standard_errors(self) -> bool:
@@ -384,16 +393,12 @@ class Fit(Summarised):
         self.report(out / REPORT)
 
     def _facts(self) -> dict[str, str]:
-        error = self.certified_error
-        left = f"at most {rounded_up(error['relative'] or 0.0)} relative"
-        if error["standard_errors"] is not None:
-            left = f"at most {rounded_up(error['standard_errors'])} standard errors"
         return {
             "model": self.model.kind,
             "clients": f"{len(self.sites):,}",
             "rows": f"{self.n_rows:,}",
             "trainer": f"{self.trainer}, {self.rounds:,} exchanges",
-            "distance to the pooled model": left,
+            "distance to the pooled model": f"at most {self.distance_text}",
             "tolerance": f"{self.settings.tolerance}, {'reached' if self.reached else 'NOT reached'}",
         }
 

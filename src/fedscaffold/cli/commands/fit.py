@@ -11,7 +11,7 @@ import typer
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import print_table
-from fedscaffold.core.display import progress_bar, rounded_up
+from fedscaffold.core.display import progress_bar
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import write_text
 from fedscaffold.core.machine import in_file
@@ -161,12 +161,8 @@ def _print(found: Fit) -> None:
         print_table(f"Scores on {name}", ((metric, f"{value:.4g}") for metric, value in metrics.items()))
     for note in found.trained.notes:
         typer.echo(note)
-    error = found.certified_error
-    left = f"{rounded_up(error['relative'] or 0.0)} of their length"
-    if error["standard_errors"] is not None:
-        left = f"{rounded_up(error['standard_errors'])} of a standard error"
     typer.echo(
         f"After {found.rounds:,} exchanges with {len(found.sites):,} clients the coefficients are certified to be "
-        f"at most {left} away from those of pooled data, {'within' if found.reached else 'NOT within'} the "
+        f"at most {found.distance_text} away from those of pooled data, {'within' if found.reached else 'NOT within'} the "
         f"tolerance of {found.settings.tolerance}."
     )
