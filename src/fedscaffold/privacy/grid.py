@@ -45,7 +45,8 @@ def clipped(vectors: Array, clip: float) -> IntArray:
 
     The squares of each vector's whole numbers add up to at most 2⁶⁰; a vector that is not finite counts as 0.
     """
-    short = clipped_rows(np.asarray(vectors, np.float64), clip) / clip
+    with np.errstate(over="ignore"):  # a norm beyond the largest float makes a vector 0
+        short = clipped_rows(np.asarray(vectors, np.float64), clip) / clip
     whole = np.trunc(short * (CLIP - 1)).astype(np.int64)  # one unit less, for rounding errors of the norm
     return np.where((whole * whole).sum(axis=-1, keepdims=True) <= CLIP**2, whole, 0)
 
