@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.federation import Refusal, RefusalCode, RunConfig, SitePolicy, handle_request
-from fedscaffold.federation import ProblemTask, initial_ledger, train_request
+from fedscaffold.federation import (
+    ProblemTask,
+    Refusal,
+    RefusalCode,
+    RunConfig,
+    SitePolicy,
+    handle_request,
+    initial_ledger,
+    train_request,
+)
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.study.private import private_plan
 from fedscaffold.federation.study.questions import PHASES
@@ -95,7 +103,12 @@ def test_the_same_request_again_is_answered_from_disk_and_costs_nothing(tmp_path
         ({"privacy": RecordLevel(clip=1.0, noise_multiplier=1e-300)}, {}, "privacy-budget", "would spend ε = inf"),
         ({"schedule": ((0, 0.1, 5000),)}, {}, "privacy-budget", "5,000 more steps would spend"),
         ({"schedule": ((0, 0.1, 20_000),)}, {}, "policy-local-steps", "20000 local steps are asked for"),
-        ({"method": fs.FedAvg(step_size=0.1, local_steps=5), "privacy": PARTS}, SITE, "only-secure", "secure sums"),
+        (
+            {"method": fs.FedAvg(step_size=0.1, local_steps=5), "privacy": PARTS},
+            SITE,
+            "only-secure",
+            "secure sums",
+        ),
         ({"privacy": ClientLevel(clip=1.0, noise_multiplier=30.0)}, {}, "only-private", "protects something else"),
     ],
 )
@@ -151,7 +164,7 @@ def test_a_coordinator_that_goes_on_asking_is_stopped_by_the_budget() -> None:
     found = private_plan(made)
     for _ in range(found.releases):
         coordinator.ask("noisy", np.zeros(4))
-    with pytest.raises(SiteProblems, match="privacy-budget|budget"):
+    with pytest.raises(SiteProblems, match="budget"):
         coordinator.ask("noisy", np.zeros(4))
     log = [entry for entry in attacker.members["bonn"].store.audit.read() if entry["event"] == "rejected"]
     assert "would spend" in log[-1]["text"]
@@ -161,7 +174,7 @@ def test_a_coordinator_that_goes_on_asking_is_stopped_by_the_budget() -> None:
 def test_no_message_of_a_study_excludes_a_table(seed: int) -> None:
     """The message that left is whole numbers; noise of usual size turns any other table into the same message."""
     made = plan(**PRIVATE)
-    coordinator, attacker = begun(made)
+    coordinator, _ = begun(made)
     coordinator.ask("noisy", np.full(4, 0.1))
     sent = coordinator.by_site["bonn"]["change"]
     found = private_plan(made)

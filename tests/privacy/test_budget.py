@@ -105,7 +105,9 @@ def test_batches_and_steps_on_all_records_compose_as_dp_accounting_composes_them
     assert everything.spent > alone
 
 
-@pytest.mark.parametrize("text", ["", "\n", "[]\n", "[]", "{}\n", "{}", json.dumps({"what": "x", "setting": {}, "steps": 1}), "x"])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "[]\n", "[]", "{}\n", "{}", json.dumps({"what": "x", "setting": {}, "steps": 1}), "x"]
+)
 def test_damaged_files_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "budget.json").write_text(text)
     with pytest.raises(fs.InvalidInput):

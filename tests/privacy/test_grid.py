@@ -9,7 +9,14 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
-from fedscaffold.federation import ProblemTask, RunConfig, SitePolicy, handle_request, initial_ledger, train_request
+from fedscaffold.federation import (
+    ProblemTask,
+    RunConfig,
+    SitePolicy,
+    handle_request,
+    initial_ledger,
+    train_request,
+)
 from fedscaffold.privacy import ClientLevel, RecordLevel, epsilon, grid
 from fedscaffold.privacy.grid import CLIP, clipped, clipped_sum, discrete_gaussian, noise_units
 
@@ -69,7 +76,7 @@ def test_the_law_is_that_of_a_rounded_gaussian_as_closely_as_said(sigma: int) ->
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("z", [0.7, 2.0, 6.0])
 def test_the_accountants_epsilon_is_exact_on_whole_numbers(z: float, steps: int) -> None:
-    """T releases with shifts of Δ: δ by enumeration of their sum's law is the accountant's, from above and below."""
+    """T releases with shifts of Δ: δ by enumeration of their sum's law is the accountant's."""
     shift, delta = 400, 1e-4
     sigma = z * shift
     # T shifts of Δ are distinguished by their sum alone, whose noise is T such numbers
@@ -81,7 +88,11 @@ def test_the_accountants_epsilon_is_exact_on_whole_numbers(z: float, steps: int)
     found = epsilon(noise_multiplier=z, delta=delta, steps=steps, adjacency="remove")
     exact = exact_delta(together, steps * shift, found)
     assert exact == pytest.approx(delta, rel=0.02)  # of a grid of 280 units per standard deviation and more
-    finer = exact_delta(law(8.0 * sigma, 8 * reach), 8 * shift, epsilon(noise_multiplier=z, delta=delta, steps=1, adjacency="remove"))
+    finer = exact_delta(
+        law(8.0 * sigma, 8 * reach),
+        8 * shift,
+        epsilon(noise_multiplier=z, delta=delta, steps=1, adjacency="remove"),
+    )
     assert finer == pytest.approx(delta, rel=0.003)
 
 
@@ -132,7 +143,9 @@ def problem(seed: int, n: int = 30) -> Any:
 def test_one_other_row_changes_a_sum_by_twice_the_clip_at_most(kind: str) -> None:
     """In exact arithmetic, for rows of any size and any model."""
     rng = np.random.default_rng(3)
-    made = {"ridge": fs.problems.Ridge, "poisson": fs.problems.Poisson, "multinomial": fs.problems.Multinomial}[kind]
+    made = {"ridge": fs.problems.Ridge, "poisson": fs.problems.Poisson, "multinomial": fs.problems.Multinomial}[
+        kind
+    ]
     x, y = rng.normal(size=(40, 3)) * 100.0, rng.integers(0, 3, 40).astype(float)
     for scale in (1e-3, 1.0, 1e3):
         theta, at = scale * rng.normal(size=9 if kind == "multinomial" else 3), np.arange(40)
@@ -158,7 +171,8 @@ def test_no_bit_of_a_deployed_message_excludes_a_table(seed: int, tmp_path: Any)
     penalty = problem(0).penalty
     total = np.rint(((theta - sent.vector) / 0.1 - penalty * theta) * 30 * CLIP)
     again = min(
-        np.abs(theta - 0.1 * ((total + k) * (1.0 / CLIP) / 30 + penalty * theta) - sent.vector).max() for k in (-1, 0, 1)
+        np.abs(theta - 0.1 * ((total + k) * (1.0 / CLIP) / 30 + penalty * theta) - sent.vector).max()
+        for k in (-1, 0, 1)
     )
     assert again <= np.abs(theta).max() * 2.0**-52
     noise = total - clipped_sum(problem(seed + 1), theta, np.arange(30), 1.0)

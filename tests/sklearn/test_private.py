@@ -28,7 +28,9 @@ def without_noise(monkeypatch: pytest.MonkeyPatch, *, step_size: float, rounds: 
     """Take steps of a given size, without noise."""
     steps = partial(PrivacySettings, step_size=step_size, rounds=rounds)
     monkeypatch.setattr("fedscaffold.sklearn.private.PrivacySettings", steps)
-    monkeypatch.setattr("fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64))
+    monkeypatch.setattr(
+        "fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64)
+    )
 
 
 def ridge(**more: Any) -> FederatedRidge:
@@ -57,6 +59,7 @@ def test_without_noise_they_are_the_pooled_models(intercept: bool, monkeypatch: 
 def test_a_fit_leaves_what_the_budget_covers() -> None:
     found = ridge(epsilon=8.0).fit(X, Y, clients=HOSPITALS)
     assert found.score(X, Y) > 0.5
+    assert found.privacy_ is not None
     assert found.privacy_.epsilon == 8.0
     assert found.n_iter_.tolist() == [found.privacy_.rounds]
     assert found.trained_ is None

@@ -142,9 +142,7 @@ def fit(
                 "dispersion": None, "checkpoint": None, "local_steps": None, **allowed,
             },
         )  # fmt: skip
-        budget = PrivacySettings(
-            epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, rounds=rounds
-        )
+        budget = PrivacySettings(epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, rounds=rounds)
         categorical = settings.get("categorical", ())
         known = Bounds.parse(bounds, target=target, kind=settings.get("kind"), categorical=categorical)
         table = read_table(data) if isinstance(data, str | os.PathLike) else data

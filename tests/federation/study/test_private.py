@@ -26,7 +26,11 @@ from fedscaffold.privacy.plan import plan_budget
 from tests.models.test_private_families import patients
 from tests.models.test_private_fit import visits
 
-COLUMNS: dict[str, Any] = {"sex": {"levels": ["f", "m"]}, "age": {"range": (20, 90)}, "ill": {"levels": ["no", "yes"]}}
+COLUMNS: dict[str, Any] = {
+    "sex": {"levels": ["f", "m"]},
+    "age": {"range": (20, 90)},
+    "ill": {"levels": ["no", "yes"]},
+}
 SIZES = {"bonn": 300, "graz": 150, "kiel": 600}
 
 
@@ -35,7 +39,9 @@ def tables() -> dict[str, pd.DataFrame]:
 
 
 def study(**more: Any) -> Study:
-    return Study(**{"target": "ill", "kind": "logistic", "epsilon": 3.0, "delta": 1e-4, "columns": COLUMNS, **more})
+    return Study(
+        **{"target": "ill", "kind": "logistic", "epsilon": 3.0, "delta": 1e-4, "columns": COLUMNS, **more}
+    )
 
 
 def members(folder: Path, rules: SiteRules | None = None) -> dict[str, StudySite]:
@@ -143,14 +149,17 @@ def test_noise_is_each_sites_own_and_cannot_be_repeated(result: Any) -> None:
 @pytest.mark.parametrize("sums", ["open", "secure"])
 def test_a_plan_spends_its_budget_and_no_more(protect: Any, sums: str) -> None:
     sites = [f"s{k}" for k in range(12)]
-    plan = Plan(
-        target="ill", kind="logistic", columns=COLUMNS, sites=sites, rows=5000, epsilon=2.0, delta=1e-3,
-        protect=protect, sums=sums,
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "target": "ill", "kind": "logistic", "columns": COLUMNS, "sites": sites, "rows": 5000, "epsilon": 2.0,
+        "delta": 1e-3, "protect": protect, "sums": sums,
+    }  # fmt: skip
+    plan = Plan(**given)
     found = private.private_plan(plan)
-    assert 1.999 < fs.privacy.epsilon(
-        noise_multiplier=found.noise_multiplier, delta=1e-3, steps=found.releases
-    ) <= 2.0
+    assert (
+        1.999
+        < fs.privacy.epsilon(noise_multiplier=found.noise_multiplier, delta=1e-3, steps=found.releases)
+        <= 2.0
+    )
     parts = 9 if (protect, sums) == ("sites", "secure") else 1  # 12 − 4 + 1: three may reveal their parts
     assert found.noise == math.ceil(found.noise_multiplier / math.sqrt(parts) * CLIP)
     assert found.units == (5000 if protect == "rows" else 12)
@@ -236,7 +245,9 @@ def test_budgets_are_for_all_studies_together(tmp_path: Path) -> None:
 def test_nothing_is_computed_before_it_is_paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = members(tmp_path)["bonn"]
     monkeypatch.setattr(SiteRows, "problem", property(lambda rows: pytest.fail("rows were read")))
-    monkeypatch.setattr(private.PrivacyBudget, "spend", lambda budget, steps: (_ for _ in ()).throw(fs.InvalidInput("no")))
+    monkeypatch.setattr(
+        private.PrivacyBudget, "spend", lambda budget, steps: (_ for _ in ()).throw(fs.InvalidInput("no"))
+    )
     plan = study().plan_for(tables())
     with pytest.raises(SiteProblems, match="privacy"):
         conduct(plan, InProcess({**members(tmp_path), "bonn": site}))

@@ -19,8 +19,8 @@ CLIPS = 1e-100, 1e100  # beyond, numbers lose digits
 def check_protection(request: TrainRequest, policy: SitePolicy) -> None:
     """Raise if a request is without noise although the policy has a budget, or its noise would not suffice.
 
-    Messages of Scaffold and FedAvg are computed from noisy steps alone; other methods also send gradients, or count
-    records twice. Steps on all rows need no secret batches.
+    Messages of Scaffold and FedAvg are computed from noisy steps alone; other methods also send gradients, or
+    count records twice. Steps on all rows need no secret batches.
     """
     config = request.config
     if config.privacy is None:

@@ -1,13 +1,11 @@
 """The result of a study."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.study.evaluation import Evaluation
@@ -15,7 +13,6 @@ from fedscaffold.federation.study.plan import Plan
 from fedscaffold.inference.training import Trained
 
 if TYPE_CHECKING:
-    from fedscaffold.inference import Summary
     from fedscaffold.models.model import Model
 
 

@@ -1,4 +1,4 @@
-"""`Study`: the choices of a study, and its run with all sites in one process; `conduct` runs it over any transport."""
+"""`Study`: the choices of a study, and its run with all sites in one process; `conduct` runs it over a transport."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -175,7 +175,7 @@ class Study(StudySettings):
         return Plan(**{**values, "kind": kind, "columns": columns, "categorical": ()})
 
     def _public_numbers(self, sites: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the number of rows, if they are protected, and δ: a tenth of one over rows or sites by default."""
+        """Return the number of rows, if they are protected, and δ: by default a tenth of one over either."""
         if self.protect == "sites":
             return {"delta": 0.1 / len(sites) if self.delta is None else self.delta}
         rows = sum(tables.arrow_table(table, [self.target]).num_rows for table in sites.values())
