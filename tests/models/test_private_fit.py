@@ -36,7 +36,9 @@ def private(table: Any = None, **more: Any) -> Any:
 
 
 def test_without_clipping_and_noise_it_is_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64))
+    monkeypatch.setattr(
+        "fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64)
+    )
     found = private(clip=10.0, step_size=1.0, rounds=1200, l2=0.01)
     problem = Bounds.parse(BOUNDS, target="ill").problem(visits(), "site", 0.01)
     np.testing.assert_allclose(found.theta, problem.optimum(), rtol=1e-6)
@@ -60,9 +62,7 @@ def test_the_noise_is_what_the_accountant_counts() -> None:
 
 def test_the_plan_spends_the_budget_and_no_more() -> None:
     found = private(epsilon=1.5, delta=1e-3)
-    spent = fs.privacy.epsilon(
-        noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases
-    )
+    spent = fs.privacy.epsilon(noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases)
     assert 1.499 < spent <= 1.5
     assert "(1.5, 0.001)-differentially private" in found.explain()
 
