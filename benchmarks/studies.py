@@ -10,8 +10,9 @@ import json
 import math
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.rows import recode
-from fedscaffold.models.planning.distance import RelativeDistance
+from fedscaffold.inference.coordinates import slope_length
 from tests.federation.study.tables import TABLES, deal
 
 TOLERANCE = 0.005
@@ -34,6 +35,24 @@ WORK = 3e9  # numbers that Scaffold with one fixed number of local steps may rea
 SITES = ((2, "even"), (3, "labels"), (5, "features"), (12, "sizes"), (40, "labels"), (60, "sizes"), (200, "sizes"))
 MOST_NUMBERS = 2e7  # in the Hessians of all sites, which are all in this process
 MODES = ("auto", "scaffold", "gradients")
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeDistance:
+    """Observer of ‖β − β*‖ / ‖β*‖ after every round, intercepts left out."""
+
+    optimum: Array = field(repr=False)
+    name: str = field(default="relative_distance", init=False)
+    keep: Literal["every"] = field(default="every", init=False)
+
+    def watch(self, problem: Any) -> Any:
+        """Return a function that computes the distance of every repetition."""
+        length = slope_length(problem, self.optimum)
+
+        def distance(round: int, theta: Array, previous: Array | None) -> Array:
+            return np.array([slope_length(problem, one - self.optimum) / length for one in theta])
+
+        return distance
 
 
 class Case(NamedTuple):

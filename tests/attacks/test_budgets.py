@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedscaffold.federation.study.messages import Address, StudyMessage, pack, with_address
+from fedscaffold.federation.study.private.at_site import public_agreement, with_budget
+from fedscaffold.flower.study.invite import Invite
 
 import fedscaffold as fs
 from fedscaffold.federation import Refusal, RefusalCode, RunConfig, SitePolicy, handle_request
-from fedscaffold.federation.study.messages import Address, StudyMessage, pack, with_address
-from fedscaffold.federation.study.private.at_site import public_agreement, with_budget
 from fedscaffold.federation.study.site import StudySite
-from fedscaffold.flower.study.invite import Invite
 from fedscaffold.flower.study.site_folder import JoinedSite
 from fedscaffold.privacy import RecordLevel
 from tests.federation.study.test_private import private_request, study, tables, task

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
-from fedscaffold.core.random import noise
 from fedscaffold.data.public import Bounds, PublicTarget
-from fedscaffold.models.private.planned import public_plan
-from fedscaffold.privacy import RecordLevel
+from fedscaffold.models.private import run_privately
+from fedscaffold.privacy.grid import CLIP
+from fedscaffold.privacy.plan import public_plan
 from fedscaffold.privacy.settings import PrivacySettings
 
 RIDGE = PublicTarget(kind="ridge", ends=(-3.0, 3.0))
@@ -36,8 +36,8 @@ def private(table: Any = None, **more: Any) -> Any:
 
 
 def test_without_clipping_and_noise_it_is_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscaffold.engines.reference.secret_normals", np.zeros)
-    found = private(clip=1e6, step_size=1.0, local_steps=20, rounds=60, l2=0.01)
+    monkeypatch.setattr("fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64))
+    found = private(clip=10.0, step_size=1.0, rounds=1200, l2=0.01)
     problem = Bounds.parse(BOUNDS, target="ill").problem(visits(), "site", 0.01)
     np.testing.assert_allclose(found.theta, problem.optimum(), rtol=1e-6)
     ages = pd.DataFrame({"age": [40.0, 70.0], "sex": ["f", "m"]})
@@ -46,43 +46,32 @@ def test_without_clipping_and_noise_it_is_the_optimum(monkeypatch: pytest.Monkey
 
 
 def test_the_noise_is_what_the_accountant_counts() -> None:
-    """Where nothing is learnt, θ is a sum of noise: Var = S γ² (z C)² N / n², to four standard errors."""
-    d, n, clients, steps = 400, 6, 3, 8
+    """If nothing is learnt, θ is a sum of noise: Var = T γ² (z C)² N / n², to four standard errors."""
+    d, n, clients, T = 400, 6, 3, 8
     problem = fs.problems.Ridge(np.zeros((clients, n, d)), np.zeros((clients, n)), l2=0.0)
-    privacy = RecordLevel(clip=0.5, noise_multiplier=3.0)
-    engine = fs.engines.Reference(secret_noise=True)
-    method = fs.Scaffold(step_size=0.1, local_steps=2)
-    theta = fs.run(problem, method, rounds=steps // 2, privacy=privacy, engine=engine, record=()).theta[0]
-    expected = steps * 0.1**2 * (3.0 * 0.5) ** 2 / (n**2 * clients)
+    settings = PrivacySettings(epsilon=1.0, delta=1e-3, clip=0.5, step_size=0.1, rounds=T)
+    plan = public_plan(RIDGE, [0] * d, [n] * clients, settings, l2=0.0, intercept=False)
+    theta, again = run_privately(problem, plan, False), run_privately(problem, plan, False)
+    expected = T * 0.1**2 * (plan.noise_multiplier * 0.5) ** 2 / (n**2 * clients)
     assert abs(theta.var() / expected - 1.0) < 4.0 * np.sqrt(2.0 / d)
-    again = fs.run(problem, method, rounds=steps // 2, privacy=privacy, engine=engine, record=()).theta[0]
     assert abs(np.corrcoef(theta, again)[0, 1]) < 4.0 / np.sqrt(d)  # nobody can repeat it
-
-
-def test_secret_normal_numbers_are_normal() -> None:
-    from scipy.stats import kstest
-
-    drawn = noise.secret_normals(20_001)
-    assert drawn.shape == (20_001,)
-    assert kstest(drawn, "norm").pvalue > 1e-5
-    assert abs(np.corrcoef(drawn[:10_000], drawn[10_000:20_000])[0, 1]) < 0.05
+    assert plan.noise_multiplier <= plan.noise / CLIP < plan.noise_multiplier + 1e-9
 
 
 def test_the_plan_spends_the_budget_and_no_more() -> None:
     found = private(epsilon=1.5, delta=1e-3)
     spent = fs.privacy.epsilon(
-        noise_multiplier=found.plan.privacy.noise_multiplier, delta=1e-3, steps=found.plan.steps
+        noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases
     )
     assert 1.499 < spent <= 1.5
     assert "(1.5, 0.001)-differentially private" in found.explain()
 
 
 def test_settings_that_are_given_stay() -> None:
-    found = private(clip=0.7, step_size=0.3, local_steps=4, rounds=6).plan
-    assert (found.privacy.clip, found.method.step_size, found.method.local_steps, found.rounds) == (0.7, 0.3, 4, 6)
+    found = private(clip=0.7, step_size=0.3, rounds=6).plan
+    assert (found.clip, found.step_size, found.rounds) == (0.7, 0.3, 6)
     assert found.predicted_error is None
     assert private(rounds=3).plan.rounds == 3
-    assert private(local_steps=5).plan.method.local_steps == 5
 
 
 def test_nothing_but_the_steps_depends_on_the_rows() -> None:
@@ -91,7 +80,9 @@ def test_nothing_but_the_steps_depends_on_the_rows() -> None:
     assert one.plan == other.plan
     assert one.model.encoding == other.model.encoding
     assert one.model.standard_errors is None
-    assert not hasattr(one, "summary")
+    with pytest.raises(fs.InvalidInput, match="privacy budget does not cover"):
+        one.summary()
+    assert one.certified_error == {"standard_errors": None, "relative": None}
     assert set(one.model.provenance) == {"versions", "machine", "finished", "privacy"}
 
 
@@ -118,9 +109,9 @@ def test_it_learns_what_a_budget_allows() -> None:
     assert roc_auc_score(ill, found) > roc_auc_score(ill, best) - 0.02
 
 
-def test_large_federations_are_planned_from_a_few_simulated_clients() -> None:
-    """Twice the rows of every client halve the noise of the mean, whatever is simulated."""
-    budget = PrivacySettings(epsilon=1.0, delta=1e-6, clip=1.0, step_size=0.1, local_steps=1)
+def test_more_rows_are_predicted_to_help() -> None:
+    """More rows of every client are predicted to help."""
+    budget = PrivacySettings(epsilon=1.0, delta=1e-6, clip=1.0, step_size=0.1)
     few, many = (public_plan(RIDGE, [0, 0], [n] * 50, budget, l2=0.1) for n in (1000, 100_000))
     assert few.predicted_error is not None
     assert many.predicted_error is not None
@@ -150,13 +141,14 @@ def test_large_federations_are_planned_from_a_few_simulated_clients() -> None:
         ({"kind": "tweedie"}, "kind must be"),
         ({"categorical": ["ward"]}, "for which there are no bounds"),
         ({"close": False, "seed": 1}, r"epsilon cannot be combined with close=\.\.\., seed=\.\.\."),
+        ({"local_steps": 5}, r"epsilon cannot be combined with local_steps=\.\.\."),
         ({"features": ["age"]}, r"epsilon cannot be combined with features=\.\.\."),
         ({"epsilon": None}, "bounds requires epsilon"),
         ({"epsilon": None, "bounds": None, "delta": 0.1}, "delta requires epsilon"),
     ],
 )
 def test_what_is_refused(wrong: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscaffold.models.private.fit.run_privately", None)  # nothing is computed from the rows
+    monkeypatch.setattr("fedscaffold.models.private.run_privately", None)  # nothing is computed from the rows
     with pytest.raises(fs.InvalidInput, match=words):
         private(**wrong)
 

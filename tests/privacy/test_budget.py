@@ -67,7 +67,8 @@ def test_a_run_may_spend_its_part_and_all_runs_together_the_whole(tmp_path: Path
     assert first.spent == second.spent
     with pytest.raises(BudgetSpent, match="of a budget of 2"):
         second.spend(1)
-    assert json.loads((tmp_path / "budget.json").read_text())["spent"] == [
+    lines = [json.loads(line) for line in (tmp_path / "budget.json").read_text().splitlines()]
+    assert lines[1:] == [
         {"run": "first", **first.parts[0]._asdict()}, {"run": "second", **first.parts[1]._asdict()},
     ]  # fmt: skip
 
@@ -104,11 +105,43 @@ def test_batches_and_steps_on_all_records_compose_as_dp_accounting_composes_them
     assert everything.spent > alone
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"what": "x", "setting": {}, "steps": 1}), "x"])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "[]\n", "[]", "{}\n", "{}", json.dumps({"what": "x", "setting": {}, "steps": 1}), "x"]
+)
 def test_damaged_files_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "budget.json").write_text(text)
     with pytest.raises(fs.InvalidInput):
         budget(tmp_path).spend(1)
+
+
+def test_a_budget_is_one_by_whatever_name_it_is_reached(tmp_path: Path) -> None:
+    """Neither a symbolic nor a hard link has a budget of its own, nor do both have locks of their own."""
+    own = budget(tmp_path)
+    own.spend(1)
+    (tmp_path / "other").mkdir()
+    names = {"soft": tmp_path / "other" / "soft.json", "hard": tmp_path / "other" / "hard.json"}
+    names["soft"].symlink_to(tmp_path / "budget.json")
+    names["hard"].hardlink_to(tmp_path / "budget.json")
+    for k, name in enumerate(names.values()):
+        replace(own, file=name).spend(1)
+        assert own.steps == k + 2
+    links = [replace(own, file=file) for file in names.values()] * 4
+    threads = [Thread(target=link.spend, args=(2,)) for link in links]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert own.steps == 3 + 16
+
+
+def test_a_line_that_was_cut_off_was_not_paid_with(tmp_path: Path) -> None:
+    own = budget(tmp_path)
+    own.spend(2)
+    with (tmp_path / "budget.json").open("a") as file:
+        file.write('{"run": "", "noise_mul')
+    assert own.steps == 2
+    own.spend(3)
+    assert own.steps == 5
 
 
 def test_threads_together_do_not_overspend(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -143,15 +143,25 @@ def exclusive(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> 
     however it ends. If another process still holds it after `wait` seconds, raise InUse, which names `what`, as
     "the server's folder results/server".
     """
+    with locked(path, what, wait=wait):
+        yield
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> Iterator[BinaryIO]:
+    """Open a file to read and write, made with its folder if it is missing, and hold the lock of the file itself.
+
+    Parameters are those of `exclusive`; the lock is the same for all names and links of the file.
+    """
     end = time.monotonic() + wait
     if not os.access(path, os.W_OK):
         folder_at(Path(path).parent)
-    with open(path, "ab") as file:
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         while not _try_lock(file.fileno()):
             if time.monotonic() >= end:
                 raise InUse(f"{what} is in use by another process; wait until it has ended, or choose another one")
             time.sleep(0.05)
-        yield  # closing the file releases the lock
+        yield file  # closing the file releases the lock
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:

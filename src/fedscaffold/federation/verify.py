@@ -20,11 +20,11 @@ from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.coordinator import Received
 from fedscaffold.federation.study.plan import Plan
-from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct
+from fedscaffold.models.fit import Fit
 
 PLAN, KEYS, RESULT, MODEL = "plan.json", "keys.json", "for-sites.json", "model.json"  # in the coordinator's folder
 LOG = "fedscaffold signed log 1"
@@ -39,7 +39,7 @@ def begin_bundle(folder: Path, plan: Plan, keys: Mapping[str, str]) -> None:
         write_text(path, json.dumps(values, indent=1))
 
 
-def save_result(folder: Path, result: StudyResult) -> None:
+def save_result(folder: Path, result: Fit) -> None:
     """Write a result to the coordinator's folder, with the document that sites get."""
     if hasattr(result, "save"):
         result.save(folder)
@@ -131,7 +131,7 @@ class _NoSites:
         return
 
 
-def _recorded(result: StudyResult) -> dict[str, Any]:
+def _recorded(result: Fit) -> dict[str, Any]:
     """Return the parts of a result that are compared, as JSON values."""
     trained = result.trained
     values = {

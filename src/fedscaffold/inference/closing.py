@@ -138,12 +138,12 @@ def dispersion(sums: ClosingSums, given: float | str | None = None) -> float:
 
 
 def has_variance(sums: ClosingSums) -> bool:
-    """Return whether the sums determine a variance: a family with a dispersion needs more rows than coefficients."""
+    """Return whether the sums determine a variance: with a dispersion, rows must outnumber coefficients."""
     return residual_degrees(sums) > 0 or not family_of(sums.kind).dispersion
 
 
 def n_parameters(sums: ClosingSums) -> int:
-    """Return the number of fitted coefficients, with clients' intercepts, without features that are 0 in all rows."""
+    """Return the number of fitted coefficients and clients' intercepts, without features that are always 0."""
     vectors = sums.dim // sums.squares.size
     free = vectors - 1 if sums.kind == "multinomial" else vectors
     return free * int(np.count_nonzero(sums.squares)) + sums.intercepts

@@ -1,22 +1,23 @@
 """Train a regression from sums over clients: Newton steps, rounds of Scaffold, and certificates of what is left.
 
 With g the gradient and A the Hessian of the penalised loss of all clients together, the distance to the optimum is
-A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the sums are a certificate and a step of Newton's
-method at once. No decision needs the optimum: step size, local steps and when to stop follow from sums alone.
+A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the sums are a certificate and a Newton step at
+once. No decision needs the optimum: step size, local steps and when to stop follow from sums alone.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import choice, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import dispersion, has_variance, newton_step
+from fedscaffold.inference.closing import has_variance, newton_step
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_separated
 from fedscaffold.inference.per_client import ProblemSums
@@ -33,6 +34,7 @@ MOST_HALVINGS = 30  # of a step: 2⁻³⁰ of it is below the rounding of the lo
 MOST_STEPS_WITH_INTERCEPTS = 50  # of `close`
 CLOSED = 1e-9  # of the standard errors: a distance that needs no further step
 NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # usual numbers from θ = 0, to choose between the two
+STEPS_PER_HESSIAN = 6  # a Hessian takes as long as d/6 local steps, as `benchmarks.trainers` measured
 FIRST_LOCAL_STEPS, MOST_LOCAL_STEPS = 64, 4096  # the best number differs by a factor 60 between tables
 FACTOR = 4  # between two numbers of local steps that are tried
 ROUNDS_PER_STAGE = 3  # enough to see a rate in the norm of the gradient
@@ -107,6 +109,9 @@ class TrainingSettings:
     exchange_seconds: float = 1.0
     step_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        choice("trainer", self.trainer, get_args(Trainer))
+
     @property
     def se_tolerance(self) -> float | None:
         """The tolerance in standard errors; None if it is relative to the norm."""
@@ -168,6 +173,8 @@ class Certificate:
         The closing sums; None if clients add up gradients alone.
     unsolved
         Bound on the length of the part of `step` that was not solved for.
+    penalty
+        Second derivatives of the penalty in units of the sums, (dim,); None if there are none.
     """
 
     theta: Array
@@ -178,11 +185,20 @@ class Certificate:
     standard_errors: Array | None = None
     sums: ClosingSums | None = None
     unsolved: float = 0.0
+    penalty: Array | None = None
 
     @property
     def error_in_standard_errors(self) -> float | None:
-        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known."""
-        return None if self.standard_errors is None else float((np.abs(self.step) / self.standard_errors).max())
+        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known.
+
+        A distance within the rounding error of the coefficients counts as 0: standard errors of a perfect fit are
+        as small.
+        """
+        if self.standard_errors is None:
+            return None
+        distance = np.abs(self.step)
+        distance = np.where(distance <= ROUNDING * np.abs(self.theta).max(), 0.0, distance)
+        return float((distance / self.standard_errors).max())
 
     @property
     def relative_error(self) -> float:
@@ -226,6 +242,7 @@ def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names:
         slopes=slopes,
         standard_errors=errors,
         sums=sums,
+        penalty=penalty,
     )
 
 
@@ -336,6 +353,7 @@ class Closed:
     moved: Array
 
 
+@one_blas_thread
 def close(
     problem: Any,
     theta: Array,
@@ -398,12 +416,10 @@ def close(
 
 
 def _distance(found: Certificate) -> float:
-    """Return √(gᵀA⁻¹g/φ); see `NewtonStep.distance`."""
-    sums = found.sums
-    assert sums is not None  # as certificates of closing sums have them
-    phi = dispersion(sums) if has_variance(sums) else 1.0
-    tiny = float(np.finfo(np.float64).tiny)
-    return math.sqrt(max(0.0, 2.0 * found.decrement * sums.rows) / max(phi, tiny))
+    """Return the distance to the optimum in standard errors; see `NewtonStep`."""
+    assert found.sums is not None  # as certificates of closing sums have them
+    assert found.penalty is not None
+    return newton_step(found.sums, found.penalty).distance
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -437,6 +453,7 @@ class Trained:
     history: tuple[ErrorPoint, ...] = ()
 
 
+@one_blas_thread
 def train(
     sums: Sums,
     settings: TrainingSettings,
@@ -493,7 +510,7 @@ class _Training:
         by_newton = start is not None or self._takes_newton()
         first = self.certificate(theta) if by_newton else self._scaffold(theta)
         for found in newton_path(self.loss, self.certificate, first):
-            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians
+            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians or _negligible(found)
             if (self._within_tolerance(found) and close) or self.rounds >= self.settings.max_exchanges:
                 break
         last = found.theta - found.step
@@ -543,7 +560,7 @@ class _Training:
             )
             return False
         wait, step = self.settings.exchange_seconds, self.settings.step_seconds
-        newton = NEWTON_STEPS * (wait + step * dim / 2.0)  # a Hessian costs as much as d/2 gradients
+        newton = NEWTON_STEPS * (wait + step * dim / STEPS_PER_HESSIAN)
         scaffold = SCAFFOLD_ROUNDS * (wait + step * FIRST_LOCAL_STEPS)
         faster, by = ("Newton's method", newton) if newton < scaffold else ("Scaffold", scaffold)
         other = max(newton, scaffold)
@@ -561,7 +578,9 @@ class _Training:
             return in_errors <= self.settings.se_tolerance
         return found.relative_error <= self.settings.aim(in_standard_errors=False)
 
-    def _report(self, relative: float, errors: float | None = None, *, certified: bool = True, method: str) -> None:
+    def _report(
+        self, relative: float, errors: float | None = None, *, certified: bool = True, method: str
+    ) -> None:
         if np.isfinite(relative):
             point = ErrorPoint(
                 exchange=self.rounds, relative=relative, standard_errors=errors, certified=certified, method=method
@@ -573,6 +592,8 @@ class _Training:
 
     def _scaffold(self, theta: Array) -> Certificate:
         """Run stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
+        if self.sums.hessians:
+            self.certificate(theta)  # finds columns that depend on each other before any long work
         wait, step = self.settings.exchange_seconds, self.settings.step_seconds
         search = LocalStepsSearch(seconds_per_round=wait, seconds_per_step=step).affordable()
         step_size = 1.0 / self.sums.smoothness
@@ -596,17 +617,17 @@ class _Training:
                 if found.relative_error <= CLOSING_BELOW:
                     break
         self.notes.append(
-            f"Scaffold ran {ROUNDS_PER_STAGE * len(tried)} rounds with step size {step_size:.3g} and, in stages of "
-            f"{ROUNDS_PER_STAGE} rounds, {', '.join(map(str, tried))} local steps."
+            f"Scaffold ran {ROUNDS_PER_STAGE * len(tried)} rounds with step size {step_size:.3g} and, in stages "
+            f"of {ROUNDS_PER_STAGE} rounds, {', '.join(map(str, tried))} local steps."
         )
         return found if found is not None and found.theta is theta else self.certificate(theta)
 
     def _certify_by_gradients(self, theta: Array) -> Certificate:
         """Return the certificate of θ by conjugate gradients, with one exchange for each product with A.
 
-        Products with A come from differences of gradients. The search ends when the residual is a hundredth of the
-        gradient. The part of A⁻¹g that is not solved for then is at most the residual over the least curvature, for
-        which half of the least Ritz value of any search stands in: these come down to it from above.
+        Products with A come from differences of gradients. The search ends when the residual is a hundredth of
+        the gradient. The part of A⁻¹g that is not solved for then is at most the residual over the least
+        curvature, for which half of the least Ritz value of any search stands in: these come down to it.
         """
         gradient, loss = self.gradient(theta)
         step, residual = np.zeros_like(theta), gradient.copy()
@@ -632,6 +653,12 @@ class _Training:
             self.least_curvature = min(self.least_curvature, max(float(ritz[0]), 1e-300))
         unsolved = float(np.linalg.norm(residual)) / (0.5 * self.least_curvature)
         return replace(found, step=step, decrement=0.5 * float(gradient @ step), unsolved=unsolved)
+
+
+def _negligible(found: Certificate) -> bool:
+    """Return whether a distance is rounding; relative to coefficients that are all 0 it would be large."""
+    errors = found.error_in_standard_errors
+    return errors is not None and errors <= CLOSED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -288,6 +288,7 @@ def _checked(
     return delta, steps, size / records, adjacency
 
 
+@lru_cache(maxsize=4096)
 def _epsilon(parts: tuple[tuple[float, int, float], ...], delta: float, adjacency: str) -> float:
     """Return ε of (noise, steps, share)s: exact for all records; for batches the smaller of that and amplified."""
     alone = [(z / SENSITIVITY[adjacency], steps, share) for z, steps, share in parts]

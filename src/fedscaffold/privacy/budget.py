@@ -1,7 +1,9 @@
 """A client's privacy budget, whose spending is kept in a file and never given back.
 
 A step is paid for before it is taken: steps that a crash lost stay spent. The file holds numbers of steps and
-their noise, nothing of the records.
+their noise, nothing of the records. Lines are only ever added to it, and the file itself is locked meanwhile: whatever
+name or link it is reached by, nobody spends the same part twice. A last line without an end was not paid with: its
+step was not taken.
 """
 
 import json
@@ -10,11 +12,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import Fields, exclusive, json_value, read_text, write_text
+from fedscaffold.core.files import Fields, json_value, locked, read_text
 from fedscaffold.core.random.stream import Sampling
 from fedscaffold.privacy.accounting import Adjacency, NoisySteps, composed_epsilon
 
@@ -92,18 +94,20 @@ class PrivacyBudget:
             If they would exceed the budget; nothing is recorded then.
         """
         steps = whole_number("steps", steps, least=1)
-        with exclusive(f"{os.fspath(self.file)}.lock", f"the budget {os.fspath(self.file)}", wait=LOCK_WAIT):
-            before = self._runs()
-            for parts, limit, whose in self._limits(before):
+        new = not Path(self.file).exists()
+        with locked(self.file, f"the budget {os.fspath(self.file)}", wait=LOCK_WAIT) as file:
+            text = file.read().decode(errors="replace")
+            if new and not text:
+                text = _add(file, "", {"what": WHAT, "budget": self._budget()})
+            runs = self._parse(text)
+            for parts, limit, whose in self._limits(runs):
                 after = self._after(parts, steps)
                 if after > limit:
                     raise BudgetSpent(
                         f"{steps:,} more steps would spend ε = {after:.3g} of {whose} of {limit:g}; "
-                        f"{self.steps_left:,} are left"
+                        f"{self._left(runs):,} are left"
                     )
-            after_it = {**before, self.run: self._with(before.get(self.run, []), steps)}
-            spent = [{"run": run, **part._asdict()} for run, parts in after_it.items() for part in parts]
-            write_text(self.file, json.dumps({"what": WHAT, "budget": self._budget(), "spent": spent}) + "\n")
+            _add(file, text, {"run": self.run, **self._with([], steps)[0]._asdict()})
 
     @property
     def parts(self) -> list[NoisySteps]:
@@ -114,20 +118,29 @@ class PrivacyBudget:
         """Read the steps so far of each run."""
         if not Path(self.file).exists():
             return {}
-        name = os.fspath(self.file)
-        try:
-            found = Fields(json_value(read_text(self.file, "the budget")), name)
-        except ValueError as error:
-            raise InvalidInput(f"{name} is not a privacy budget: {error}") from None
-        found.only("what", "budget", "spent")
-        if found.value("what") != WHAT or found.value("budget") != self._budget():
-            raise InvalidInput(
-                f"{name} is the budget of another table, δ or adjacency; spending cannot be moved between budgets"
-            )
-        runs: dict[str, list[NoisySteps]] = {}
-        for one in found.items("spent"):
-            fields = Fields(one, name)
-            runs.setdefault(fields.text("run"), []).append(self._part(fields))
+        return self._parse(read_text(self.file, "the budget"))
+
+    def _parse(self, text: str) -> dict[str, list[NoisySteps]]:
+        """Return the steps of each run in the lines of a file; steps with the same noise and batches are one part."""
+        name, runs = os.fspath(self.file), dict[str, list[NoisySteps]]()
+        lines = text.split("\n")[:-1]
+        if not lines:
+            raise InvalidInput(f"{name} is not a privacy budget, or is damaged")
+        for k, line in enumerate(lines):
+            try:
+                fields = Fields(json_value(line), name)
+            except ValueError as error:
+                raise InvalidInput(f"{name} is not a privacy budget: {error}") from None
+            if k == 0:
+                fields.only("what", "budget")
+                if fields.value("what") != WHAT or fields.value("budget") != self._budget():
+                    raise InvalidInput(
+                        f"{name} is the budget of another table, δ or adjacency; spending cannot be moved between "
+                        "budgets"
+                    )
+                continue
+            run, part = fields.text("run"), self._part(fields)
+            runs[run] = _joined(runs.get(run, []), part)
         return runs
 
     def _limits(self, runs: dict[str, list[NoisySteps]]) -> list[tuple[list[NoisySteps], float, str]]:
@@ -151,8 +164,11 @@ class PrivacyBudget:
     @property
     def steps_left(self) -> int:
         """Number of further steps with this noise and these batches that the budget allows."""
+        return self._left(self._runs())
+
+    def _left(self, runs: dict[str, list[NoisySteps]]) -> int:
         low, high = 0, 1
-        limits = self._limits(self._runs())
+        limits = self._limits(runs)
 
         def allowed(steps: int) -> bool:
             return all(self._after(parts, steps) <= limit for parts, limit, _ in limits)
@@ -166,10 +182,7 @@ class PrivacyBudget:
 
     def _with(self, parts: Sequence[NoisySteps], steps: int) -> list[NoisySteps]:
         """Return some steps and further ones of this budget's noise and batches."""
-        own = NoisySteps(self.noise_multiplier, steps, self.batch_size, self.sampling)
-        same = [part for part in parts if part._replace(steps=steps) == own]
-        others = [part for part in parts if part._replace(steps=steps) != own]
-        return [*others, own._replace(steps=steps + sum(part.steps for part in same))]
+        return _joined(parts, NoisySteps(self.noise_multiplier, steps, self.batch_size, self.sampling))
 
     def _after(self, parts: Sequence[NoisySteps], steps: int) -> float:
         """Return ε of some steps and further ones."""
@@ -188,3 +201,21 @@ class PrivacyBudget:
 
     def _budget(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("delta", "records", "adjacency")}
+
+
+def _joined(parts: Sequence[NoisySteps], more: NoisySteps) -> list[NoisySteps]:
+    """Return steps and further ones; steps with the same noise and batches are one part."""
+    others = [part for part in parts if part._replace(steps=0) != more._replace(steps=0)]
+    same = sum(part.steps for part in parts) - sum(part.steps for part in others)
+    return [*others, more._replace(steps=same + more.steps)]
+
+
+def _add(file: BinaryIO, text: str, line: dict[str, Any]) -> str:
+    """Write a line after the last whole one of a file, and return the file's new text."""
+    whole = text[: text.rfind("\n") + 1] + json.dumps(line) + "\n"
+    file.seek(len(whole.encode()) - len(json.dumps(line)) - 1)
+    file.truncate()
+    file.write(f"{json.dumps(line)}\n".encode())
+    file.flush()
+    os.fsync(file.fileno())
+    return whole

@@ -24,8 +24,8 @@ class PrivacySettings:
         δ, below one over the number of rows of every client; by default a tenth of that of the largest client.
     clip
         The largest norm of one row's gradient, or of what one client sends.
-    step_size, local_steps, rounds
-        γ, H and T.
+    step_size, rounds
+        γ and T.
 
     Examples
     --------
@@ -38,18 +38,17 @@ class PrivacySettings:
     delta: float | None = None
     clip: float | None = None
     step_size: float | None = None
-    local_steps: int | None = None
     rounds: int | None = None
 
     def __post_init__(self) -> None:
         found = Collector("the privacy budget")
-        for name in ("epsilon", "delta", "clip", "step_size", "local_steps", "rounds"):
+        for name in ("epsilon", "delta", "clip", "step_size", "rounds"):
             value: Any = getattr(self, name)
             if value is None and name != "epsilon":
                 continue
             with found.catching():
-                whole = name in ("local_steps", "rounds")
-                set_fields(self, **{name: whole_number(name, value, least=1) if whole else positive(name, value)})
+                checked = whole_number(name, value, least=1) if name == "rounds" else positive(name, value)
+                set_fields(self, **{name: checked})
                 if name == "delta" and value >= 1.0:
                     raise InvalidInput(f"delta must be below 1, got {value:g}")
         found.raise_any()

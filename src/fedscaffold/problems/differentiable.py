@@ -231,6 +231,10 @@ class Differentiable(RecordsProblem):
         batch = self._rows(self.offsets[client] + rows)
         return np.asarray(self._of("gradient", theta, batch, None) + self.l2 * theta)
 
+    def gradients_of_rows(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Return the gradients of some records of any client, without penalty, (records, dim)."""
+        return np.asarray(self._of("record_gradients", theta, self._rows(rows)))
+
     def clipped_gradient(
         self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
     ) -> Array:
@@ -238,7 +242,7 @@ class Differentiable(RecordsProblem):
 
         A record whose gradient is not finite counts as one without: it may change no more than any other.
         """
-        each = self._of("record_gradients", theta, self._rows(self.offsets[client] + rows))
+        each = self.gradients_of_rows(theta, self.offsets[client] + rows)
         return np.asarray((clipped_rows(each, clip).mean(axis=0) + noise) + self.l2 * theta)
 
     def smoothness(self, batches: Batches) -> float:

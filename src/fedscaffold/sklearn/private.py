@@ -7,35 +7,37 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
-from fedscaffold.models.private.fit import run_privately
-from fedscaffold.models.private.planned import MOST_DIM, PublicPlan, public_plan
+from fedscaffold.models.private import run_privately
+from fedscaffold.privacy.plan import PrivatePlan, public_plan
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
 from fedscaffold.sklearn.tables import Scale
 
+WITHOUT = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")  # stay at their defaults
 
-def check_budget(model: Any, given: dict[str, Any], usual: dict[str, Any]) -> None:
-    """Raise if an estimator's budget is wrong, incomplete, or beside options that are not `usual`."""
+
+def check_budget(model: Any, beside: dict[str, Any]) -> None:
+    """Raise if an estimator's budget is wrong, incomplete, or `beside` it is an option that is not None."""
     if model.epsilon is None:
         for name in ("delta", "clip", "bounds", "target_bounds"):
             if getattr(model, name) is not None:
                 raise InvalidInput(f"{name} requires epsilon=...")
         return
-    refuse_beside_epsilon(given, usual)
+    usual = {name: type(model).__dataclass_fields__[name].default for name in WITHOUT}
+    given = {name: getattr(model, name) for name in WITHOUT}
+    refuse_beside_epsilon({**given, **beside}, {**usual, **dict.fromkeys(beside)})
     for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
         if getattr(model, name) is None:
             raise InvalidInput(f"epsilon requires {name}=..., the public {what}")
     PrivacySettings(epsilon=model.epsilon, delta=model.delta, clip=model.clip)
 
 
-def train_privately(model: Any, problem: Any, target: PublicTarget) -> tuple[PublicPlan, Array]:
+def train_privately(model: Any, problem: Any, target: PublicTarget) -> tuple[PrivatePlan, Array]:
     """Return how an estimator spends its budget on a problem, and the coefficients."""
-    if problem.dim > MOST_DIM:
-        raise InvalidInput(f"a privacy budget supports at most {MOST_DIM} coefficients, got {problem.dim:,}")
     intercept = bool(model.fit_intercept)
     levels = [0] * (problem.n_features - intercept)
     settings = PrivacySettings(epsilon=model.epsilon, delta=model.delta, clip=model.clip)
-    plan = public_plan(target, levels, problem.sizes, settings, l2=problem.l2, intercept=intercept)
+    plan = public_plan(target, levels, problem.sizes.tolist(), settings, l2=problem.l2, intercept=intercept)
     return plan, run_privately(problem, plan, model.verbose or False)
 
 

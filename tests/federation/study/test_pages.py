@@ -20,10 +20,8 @@ from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess
-from fedscaffold.inference import Summary, summarise_sums
-from fedscaffold.inference.plain import summary_to_plain
+from fedscaffold.inference import Summary
 from fedscaffold.models import Model
-from fedscaffold.models.summaries import own_units
 from tests.federation.study.tables import TABLES, deal
 from tests.reports.pages import BAD, Page
 
@@ -33,25 +31,14 @@ SITES = {name.replace(" ", "-"): table for name, table in deal(FRAME, 3, "sizes"
 
 
 def conducted(folder: Path, tables: Any, **settings: Any) -> tuple[dict[str, StudySite], Any, Summary]:
-    """A study in which each site got the result, with model and standard errors."""
+    """A study, and the summary of its result."""
     sites = {
         name: StudySite(name=name, table=table, store=SiteFolder(folder / name), engine="reference")
         for name, table in tables.items()
     }
     plan = Study(**{"name": "wards", **CHOICES, **settings}).plan_for(tables)
-    result: Any = conduct(plan, InProcess(sites))
-    sums, encoding = result.trained.certificate.sums, result.coding.encoding
-    summary = summarise_sums(sums, np.zeros(sums.dim), own_units(encoding), feature_names=encoding.names)
-    document = {
-        "rows": result.n_rows,
-        "reached": result.reached,
-        "certified_error": result.certified_error,
-        "model": json.loads(result.model.to_json()),
-        "summary": summary_to_plain(summary),
-    }
-    for site in sites.values():
-        site.answer(_document("result", document))
-    return sites, result, summary
+    result = conduct(plan, InProcess(sites))
+    return sites, result, result.summary()
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +70,8 @@ def test_the_page_has_the_fingerprints_that_people_compare(study: Any, tmp_path:
     page = page_of(sites["site-1"], tmp_path)
     first = Study(name="wards", **CHOICES, evaluate=0.2).plan_for(SITES)
     assert page.facts["as it was accepted"] == first.fingerprint
-    assert page.facts["completed by the survey"] == result.plan.fingerprint != first.fingerprint
-    assert " ".join(result.plan.to_toml().split()) in page.words
+    assert page.facts["completed by the survey"] == result.settings.fingerprint != first.fingerprint
+    assert " ".join(result.settings.to_toml().split()) in page.words
     for name, site in sites.items():
         assert page.facts[name] == fingerprint(site.public_key)
 
@@ -172,7 +159,7 @@ def test_a_dry_run_has_the_sizes_that_the_study_then_sends(study: Any) -> None:
     sent = {str(entry["phase"]).partition(":")[0]: entry for entry in study[0]["site-1"].log if "numbers" in entry}
     assert set(sent) <= set(sizes)
     assert {"levels", "moments", "spreads", "sums", "scores", "evaluate", "judged sums"} <= set(sent)
-    complete = {one.phase: (one.numbers, one.bytes) for one in dry_run(SITES["site-1"], study[1].plan).phases}
+    complete = {one.phase: (one.numbers, one.bytes) for one in dry_run(SITES["site-1"], study[1].settings).phases}
     for phase, entry in sent.items():
         now = sizes if phase in ("levels", "moments", "spreads") else complete
         assert now[phase] == (entry["numbers"], entry["bytes"])
@@ -180,7 +167,7 @@ def test_a_dry_run_has_the_sizes_that_the_study_then_sends(study: Any) -> None:
 
 
 def test_sizes_do_not_depend_on_the_rows(study: Any) -> None:
-    plan = study[1].plan
+    plan = study[1].settings
     one, two = dry_run(FRAME[:100], plan), dry_run(FRAME[100:3000], plan)
     assert one.phases == two.phases
     assert one.columns != two.columns
@@ -189,6 +176,7 @@ def test_sizes_do_not_depend_on_the_rows(study: Any) -> None:
 def test_a_dry_run_shows_the_sites_own_numbers_to_its_people() -> None:
     table = FRAME[:200].copy()
     table.loc[:3, "ward"], table.loc[4:10, "ward"] = "few", [f"rare {k}" for k in range(7)]
+    table.loc[11:15, "ward"] = "just enough"
     table.loc[20, "dose"] = np.nan
     plan = Study(**CHOICES, missing="mean").plan_for(dict.fromkeys(SITES, table))
     found = dry_run(table, plan)

@@ -10,7 +10,11 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.study.plan import OTHER, Column, Plan
 from fedscaffold.federation.study.questions import CELLS, _level_table, allowed, blocks_of, levels_in, parse_phase
 
-COLUMNS = {"age": {"range": (0, 120), "unit": "years"}, "ward": {"type": "category"}, "ill": {"levels": ("no", "yes")}}
+COLUMNS = {
+    "age": {"range": (0, 120), "unit": "years"},
+    "ward": {"type": "category"},
+    "ill": {"levels": ("no", "yes")},
+}
 
 
 def plan(**changes: Any) -> Plan:

@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.federation.study.messages import Address, SiteProblems, StudyMessage, pack, with_address
+from fedscaffold.federation.study.private.at_site import public_agreement, with_budget
+from fedscaffold.federation.study.private.result import PrivateStudyResult
+from fedscaffold.federation.study.report.status import study_status
+from fedscaffold.models.private.planned import public_plan
 
 import fedscaffold as fs
 from fedscaffold.dashboard.server import live_page
@@ -26,14 +31,9 @@ from fedscaffold.federation import (
     write_site_page,
 )
 from fedscaffold.federation.client.files import ClientStateFile, SiteFolder
-from fedscaffold.federation.study.messages import Address, SiteProblems, StudyMessage, pack, with_address
-from fedscaffold.federation.study.private.at_site import public_agreement, with_budget
-from fedscaffold.federation.study.private.result import PrivateStudyResult
-from fedscaffold.federation.study.report.status import study_status
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from fedscaffold.flower.study.study_file import StudyFile
-from fedscaffold.models.private.planned import public_plan
 from fedscaffold.privacy import RecordLevel
 from fedscaffold.privacy.settings import PrivacySettings
 from tests.models.test_private_fit import BOUNDS, visits

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.federation.study.private.at_site import public_agreement
+from fedscaffold.models.private.planned import public_plan
 
 import fedscaffold as fs
 from fedscaffold.federation import Study, StudySettings, dry_run
-from fedscaffold.federation.study.private.at_site import public_agreement
 from fedscaffold.flower.study.study_file import StudyFile
-from fedscaffold.models.private.planned import public_plan
 from fedscaffold.privacy.settings import PrivacySettings
 from tests.models.test_private_families import TARGETS, asked, patients
 

@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import fedscaffold as fs
-from fedscaffold.federation import Refusal, RefusalCode, SitePolicy
-from fedscaffold.federation.client.files import SiteFolder
-from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.secure_sum import SumFailed, conduct_sum
 from fedscaffold.federation.study.attempts import CannotBeginAgain
 from fedscaffold.federation.study.messages import SECURE_STEP, Address, StudyMessage, pack, with_address
@@ -20,9 +15,14 @@ from fedscaffold.federation.study.private.result import PrivateStudyResult
 from fedscaffold.federation.study.secure import conduct, steps
 from fedscaffold.federation.study.secure.blocks import SumBlock
 from fedscaffold.federation.study.secure.peers import identity_in_hexadecimal
+from fedscaffold.models.private.planned import public_plan
+
+import fedscaffold as fs
+from fedscaffold.federation import Refusal, RefusalCode, SitePolicy
+from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import SECURE_STEPS
-from fedscaffold.models.private.planned import public_plan
 from fedscaffold.privacy.settings import PrivacySettings
 from tests.federation.study.secure import Watched
 from tests.federation.study.secure import conduct as conduct_watched

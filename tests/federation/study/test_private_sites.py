@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedscaffold.federation.secure_sum.fixed_point import FixedPoint
+from fedscaffold.federation.study.messages import SiteProblems
+from fedscaffold.federation.study.private.at_site import with_budget
+from fedscaffold.federation.study.secure.ranges import FINEST, largest_part, range_of
+from fedscaffold.models.private.sites import site_plan
 
 import fedscaffold as fs
 from fedscaffold.federation import (
@@ -25,14 +30,9 @@ from fedscaffold.federation import (
 from fedscaffold.federation.client.files import ClientStateFile, SiteFolder
 from fedscaffold.federation.client.protection import PartOfSum
 from fedscaffold.federation.client.rules import SiteRules
-from fedscaffold.federation.secure_sum.fixed_point import FixedPoint
 from fedscaffold.federation.server.ledger import next_ledger
-from fedscaffold.federation.study.messages import SiteProblems
-from fedscaffold.federation.study.private.at_site import with_budget
-from fedscaffold.federation.study.secure.ranges import FINEST, largest_part, range_of
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import SECURE_STEPS, InProcess, conduct_study
-from fedscaffold.models.private.sites import site_plan
 from fedscaffold.privacy import ClientLevel, PrivacyBudget, RecordLevel, epsilon
 from fedscaffold.privacy.settings import PrivacySettings
 from tests.federation.study.secure import Watched
@@ -346,8 +346,9 @@ def test_more_sites_buy_a_smaller_error(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_predicted_errors_are_those_of_runs_on_simulated_sites() -> None:
     """The planner's own few lines against the simulator, on the sites that it plans with."""
-    from fedscaffold.models.private import sites as module
     from fedscaffold.models.private.simulated import simulated_sites
+
+    from fedscaffold.models.private import sites as module
 
     bounds: Any = study().settings.public_bounds
     problem = simulated_sites(

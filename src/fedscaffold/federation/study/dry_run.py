@@ -1,4 +1,4 @@
-"""What a site would send in a study, from its table and the plan; nothing is sent."""
+"""A dry run: the messages that a site would send in a study, from its table and the plan; nothing is sent."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.data.encoding import Category, Encoding, Number
+from fedscaffold.data.public import PublicTarget
 from fedscaffold.data.settings import parameter_entries
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference.tolerance import parse_tolerance
@@ -163,7 +164,7 @@ class StudySettings(BaseModel):
         A privacy budget: sites clip and add noise, and nothing else about their rows leaves them. All columns need
         a range or levels. There are no certificates, standard errors and evaluation.
     clip
-        Largest norm of a row's gradient, or of a site's change, under a budget; chosen by default.
+        Largest norm of a row's gradient, or of the mean of a site's, under a budget; chosen by default.
     protect
         Unit of the budget: "rows", or "sites" with each site's table as a whole.
     """
@@ -242,7 +243,7 @@ class Plan(StudySettings):
     sites
         Names of the sites; sums are over exactly these.
     rows
-        Rows of all sites together, once they are known.
+        Rows of all sites together, once they are known; a privacy budget of rows takes them as public.
     """
 
     name: str = "study"
@@ -252,9 +253,11 @@ class Plan(StudySettings):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         problems = []
-        for name in (self.name, *self.sites):
-            if not SITE_NAME.fullmatch(name):
-                problems.append(f"{shown(name)} is not a name: letters, digits and . _ - are, at most 40")
+        problems += [
+            f"{shown(name)} is not a name: letters, digits and . _ - are, at most 40"
+            for name in (self.name, *self.sites)
+            if not SITE_NAME.fullmatch(name)
+        ]
         if len(set(self.sites)) < len(self.sites) or not 2 <= len(self.sites) <= MOST_SITES:
             problems.append("a study has two or more sites with different names")
         if self.sums == "secure" and len(self.sites) == 2:
@@ -271,17 +274,38 @@ class Plan(StudySettings):
         problems += [f"{role} {name!r} is a feature too" for role, name in self.record_columns.items()
                      if name in self.columns]  # fmt: skip
         if self.epsilon is not None:
-            open_ones = [name for name, column in self.columns.items() if not column.complete or column.mean]
-            if open_ones:
-                problems.append(f"under a privacy budget every column needs a range or levels: {open_ones[0]!r}")
-            if self.delta is None or self.l2 == "auto":
-                problems.append("a privacy budget requires delta=... and a number l2=...")
+            problems += self._problems_of_budget()
         classes = self.columns[self.target].levels if self.target in self.columns else None
         if self.event is not None and classes is not None and self.event not in classes:
             problems.append(f"event {self.event!r} is not a class of {self.target!r}")
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _problems_of_budget(self) -> list[str]:
+        found = [
+            f"under a privacy budget column {name!r} needs a range or levels, and no mean or sd"
+            for name, column in self.columns.items()
+            if (column.range is None and column.levels is None) or column.mean is not None or column.sd is not None
+        ]
+        if self.delta is None:
+            found.append("a privacy budget requires delta=...")
+        if self.rows is None and (self.protect == "rows" or self.l2 == "auto"):
+            found.append("a privacy budget of rows requires rows=..., the rows of all sites, and so does l2='auto'")
+        if not found and self.kind is not None:
+            try:
+                self.public_target  # noqa: B018 - raises if the range does not fit the kind
+            except InvalidInput as error:
+                found.append(str(error))
+        return found
+
+    @property
+    def public_target(self) -> PublicTarget:
+        """The target's range or classes, under a privacy budget."""
+        assert self.kind is not None
+        goal = self.columns[self.target]
+        ends = (0.0, 1.0) if goal.range is None else goal.range
+        return PublicTarget(kind=self.kind, n_classes=len(goal.levels or ()), ends=ends)
 
     @property
     def family(self) -> TargetFamily:
@@ -379,7 +403,7 @@ class Plan(StudySettings):
         if self.incomplete:
             raise InvalidInput(f"the codebook of {self.incomplete[0]!r} is not complete; a survey completes it")
         private = self.epsilon is not None
-        columns = []
+        columns: list[Number | Category] = []
         for name in self.feature_names:
             column = self.columns[name]
             if column.levels is None:
@@ -393,6 +417,8 @@ class Plan(StudySettings):
         if goal.levels is not None:
             event = goal.levels[-1] if self.event is None else self.event
             classes = (*(level for level in goal.levels if level != event), event)
+        elif private:
+            shift, scale = self.public_target.shift, self.public_target.scale
         elif self.family.log_link:
             shift = math.log(max(goal.centre, 1e-300))
         else:

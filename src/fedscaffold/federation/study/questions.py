@@ -41,7 +41,7 @@ PHASES = {
     "gradient": "loss and gradient over all rows at a model",
     "train": "the change of the model by the site's local steps, once per round of Scaffold",
     "evaluate": "losses on rows that training left out, and a histogram of predicted probabilities",
-    "noisy": "the sum of clipped gradients, or the clipped change of the model, with noise",
+    "noisy": "the sum of the rows' clipped gradients, or their clipped mean, with noise",
 }
 BINS = 20  # of equal width in the predicted probability; half of them below 1/2
 POWER = 16  # of curvatures: the 16th root of their sum over N sites is the largest one up to a factor N^(1/16)
@@ -120,8 +120,10 @@ def blocks_of(plan: Plan, phase: str) -> list[Block]:
     dim = coding.dim
     if name == "gradient":
         return [counts("rows"), Block("loss", 1), Block("gradient", dim)]
-    if name in ("train", "noisy"):
+    if name == "train":
         return [counts("rows"), Block("change", dim)]
+    if name == "noisy":
+        return [Block("change", dim, 0, 2)]  # whole numbers up to 2¹⁰⁷: no sum of rows and no noise is beyond
     if name == "evaluate":
         found = [counts("rows"), Block("loss", 1), Block("squared loss", 1)]
         if plan.family.classes:
@@ -204,6 +206,10 @@ def numbers_for(
     own = plan.client_intercepts
     if name == "evaluate":
         return _evaluation(rows, theta)
+    if name == "noisy":
+        from fedscaffold.federation.study.private import noisy_gradient
+
+        return {"change": noisy_gradient(rows, theta)}
     n = int(problem.sizes[0])
     if name == "gradient" and not own:
         return {"rows": n, "loss": n * float(problem.loss(theta)), "gradient": n * problem.gradient(theta)}
@@ -307,7 +313,7 @@ def _evaluation(rows: SiteRows, theta: Array) -> dict[str, Any]:
         probability, positive = expit(test.record_margins(theta)[:, 0]), test.targets > 0
         bins = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
         both = np.stack([np.bincount(bins[rows], minlength=BINS) for rows in (~positive, positive)])
-        sums = np.bincount(bins, probability, minlength=BINS)
+        sums: Array = np.bincount(bins, probability, minlength=BINS).astype(np.float64)
         both, sums = without_small_bins(both, sums, least)
         found |= {"histogram": both.ravel(), "predicted": sums}
     return found
@@ -328,7 +334,10 @@ def without_small_bins(both: Any, sums: Array, least: int) -> tuple[Any, Array]:
     left.
     """
     both, sums = both.copy(), sums.copy()
-    small = lambda k: bool(((both[:, k] > 0) & (both[:, k] < least)).any())  # noqa: E731
+
+    def small(k: int) -> bool:
+        return bool(((both[:, k] > 0) & (both[:, k] < least)).any())
+
     last = 0
     for k in range(1, both.shape[1]):
         if small(last) or (small(k) and k == both.shape[1] - 1):
@@ -399,9 +408,9 @@ def closing_sums_of(total: Mapping[str, Array], coding: Agreement, theta: Array)
 
 # levels as tables of sums
 
-# A level is a key of a table of cells, each the sum of the keys that fall into it, times their rows: how many rows, a
-# checksum, the length and the bytes. Every key falls into three cells. A cell with one key (from any number of sites)
-# shows it; taken out of its other cells, it makes room for the next (an invertible Bloom lookup table).
+# A level is a key of a table of cells, each the sum of the keys that fall into it times their rows: how many rows,
+# a checksum, the length and the bytes. Every key falls into three cells. A cell with one key, from any number of
+# sites, shows it; taken out of its other cells, it makes room for the next (an invertible Bloom lookup table).
 
 
 def _level_table(levels: Mapping[str, int], cells: int) -> Array:

@@ -1,4 +1,4 @@
-"""A site's rows: its table read through the plan's codebook, with rare levels merged before anything is added up."""
+"""A site's rows: its table as the plan's codebook reads it, with rare levels merged before anything is added."""
 
 import hashlib
 import os
@@ -214,13 +214,24 @@ class SiteRows:
         return found
 
     def recoded(self) -> Any:
-        """Return the table with categories as text, and rare levels merged as the plan says."""
+        """Return the table with categories as text, and rare levels merged as the plan says.
+
+        Under a privacy budget nothing is merged: one row more or less would change others with it.
+        """
         table, pa = self.arrow, tables.load_pyarrow()
         for name, column in self.plan.columns.items():
             if column.type == "category":
-                values = self.labels(name) if name == self.plan.target else self._merged(name)
+                values = self.labels(name)
+                if name != self.plan.target:
+                    private = self.plan.epsilon is not None
+                    values = values.fill_null(self._reference(name)) if private else self._merged(name)
                 table = table.set_column(table.schema.get_field_index(name), name, pa.chunked_array([values]))
         return table
+
+    def _reference(self, name: str) -> str:
+        column = self.plan.columns[name]
+        assert column.levels is not None
+        return column.levels[0] if column.reference is None else column.reference
 
     def _merged(self, name: str) -> Any:
         """Return a feature's levels: known frequent ones as they are, others as OTHER, or as the reference.
@@ -229,16 +240,14 @@ class SiteRows:
         of the encoded table belongs to a few rows.
         """
         pa, column = tables.load_pyarrow(), self.plan.columns[name]
-        levels = column.levels or ()
-        reference = levels[0] if column.reference is None else column.reference
-        values = self.labels(name)
+        levels, values = column.levels or (), self.labels(name)
         usual = pa.array([level for level in self.frequent(name) if level in levels and level != OTHER])
         known = pa.compute.is_in(values, value_set=usual.cast(pa.string()))
         absent = pa.compute.is_null(values)
         if 0 < values.null_count < self.plan.min_cell:  # as many as a rare level, so merged like one
             absent = pa.array(np.zeros(len(values), bool))
         rare = int(len(values) - (pa.compute.sum(pa.compute.or_(known, absent)).as_py() or 0))
-        merged = OTHER if OTHER in levels and rare >= self.plan.min_cell else reference
+        merged = OTHER if OTHER in levels and rare >= self.plan.min_cell else self._reference(name)
         return pa.compute.if_else(pa.compute.or_(known, absent), values, pa.scalar(merged))
 
     # what training uses, once the codebook is complete

@@ -9,11 +9,12 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine
@@ -40,6 +41,7 @@ PLAN, PROPOSED, ROSTER, STATE, RESULT = "plan", "proposed", "roster", "state", "
 REFUSED = "study-refused"  # name of a value
 KIND, DOCUMENT = "study-message", "document"  # names of values
 BEGIN = "0" * 64  # the chain before the first question
+DIGEST = "[0-9a-f]{64}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,11 @@ class SiteRules:
         Whether plans may have open sums.
     max_exchanges
         Largest number of questions of a plan.
+    epsilon, delta
+        The site's privacy budget for all studies together; None for plans without one. What was spent is kept with
+        the site's store.
+    protect
+        Unit of the budget: "rows" or "sites".
     """
 
     min_cell: int = 5
@@ -68,6 +75,16 @@ class SiteRules:
     allow_hessians: bool = True
     allow_open: bool = True
     max_exchanges: int = 1000
+    epsilon: float | None = None
+    delta: float | None = None
+    protect: Literal["rows", "sites"] = "rows"
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) != (self.delta is None):
+            raise InvalidInput("a site's privacy budget has both epsilon=... and delta=...")
+        for name in ("epsilon", "delta"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
 
     def problems(self, plan: Plan) -> list[str]:
         """Return the limits that a plan breaks, in sentences."""
@@ -82,6 +99,15 @@ class SiteRules:
             found.append("the plan has sums of Hessians, which the site's policy does not allow")
         if plan.max_exchanges > self.max_exchanges:
             found.append(f"the plan has {plan.max_exchanges} exchanges, the policy allows {self.max_exchanges}")
+        if self.epsilon is None or self.delta is None:
+            return found
+        if plan.epsilon is None or plan.delta is None or plan.protect != self.protect:
+            found.append(f"the plan has no privacy budget of {self.protect}, which the site's policy asks for")
+        elif plan.epsilon > self.epsilon or plan.delta > self.delta:
+            found.append(
+                f"the plan spends ε = {plan.epsilon:g} with δ = {plan.delta:g}, the site's policy allows "
+                f"{self.epsilon:g} with {self.delta:g}"
+            )
         return found
 
 
@@ -146,6 +172,8 @@ class StudySite:
         problems = rows.problems(surveyed)
         if not problems and rows.n_rows < self.rules.min_rows:
             problems.append(f"there are {rows.n_rows} rows, the site's policy asks for {self.rules.min_rows}")
+        if not problems and plan.protect == "rows" and plan.delta is not None and plan.delta * rows.n_rows >= 1.0:
+            problems.append(f"delta must be below one over the {rows.n_rows:,} rows, got {plan.delta:g}")
         return found + problems
 
     def answer(self, payload: Payload) -> Payload:
@@ -176,7 +204,7 @@ class StudySite:
         kind = fields.choice(KIND, "plan", "roster", "question", "result")
         if kind == "question":
             question = Question(
-                plan=fields.text("plan", pattern="[0-9a-f]{64}"), roster=fields.text("roster", pattern="[0-9a-f]{64}"),
+                plan=fields.text("plan", pattern=DIGEST), roster=fields.text("roster", pattern=DIGEST),
                 number=fields.integer("number", least=0), phase=fields.text("phase", longest=40),
                 vector=np.asarray(payload.arrays.get("vector", np.zeros(0)), np.float64).ravel(),
             )  # fmt: skip
@@ -257,6 +285,10 @@ class StudySite:
             raise Refusal(RefusalCode.POLICY_ROUNDS, f"the plan has at most {plan.max_exchanges} exchanges")
         if not allowed(plan, question.phase):
             raise Refusal(RefusalCode.BAD_REQUEST, f"the plan has no phase {question.phase!r:.40}")
+        if plan.epsilon is not None:
+            from fedscaffold.federation.study.private import pay
+
+            pay(plan, self.store, self.rules.epsilon, self.rules.delta)
         chain = question.extend(state["chain"])
         words, local = self._numbers(plan, question, _local_states(state.get("local", {})))
         blocks = blocks_of(plan, question.phase)

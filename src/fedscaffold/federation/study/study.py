@@ -1,4 +1,4 @@
-"""`Study`: the choices of a study, and its run with all sites in one process; `conduct` runs it over any transport."""
+"""`Study`: the choices of a study, and its run in one process; `conduct` runs it over any transport."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,12 +15,13 @@ from fedscaffold.federation.study.coordinator import Coordinator, Totals
 from fedscaffold.federation.study.evaluation import Evaluation, evaluation_of
 from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.plan import Column, Plan, StudySettings
-from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.transport import InProcess, Transport
 from fedscaffold.inference.training import TrainingSettings, train
+from fedscaffold.models.fit import Fit
 
+StudyResult = Fit  # a fit is a study in one process
 NUMBERS_PER_SECOND = 2e8  # of a table that a local step reads; decides between Newton and Scaffold
 
 
@@ -31,8 +32,8 @@ def conduct(
     keys: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] | None = None,
     board: StatusBoard | None = None,
-    save: Callable[[StudyResult], None] = lambda result: None,
-) -> StudyResult:
+    save: Callable[[Fit], None] = lambda result: None,
+) -> Fit:
     """Conduct a study over a transport, from nothing but the sites' answers.
 
     Parameters
@@ -53,7 +54,7 @@ def conduct(
 
     Returns
     -------
-    StudyResult
+    Fit
         The model and its certificate.
 
     Raises
@@ -74,12 +75,13 @@ def conduct(
     return result
 
 
-def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard) -> StudyResult:
+def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard) -> Fit:
     plan = coordinator.plan
     if plan.epsilon is not None:
         from fedscaffold.federation.study.private import trained_within_budget
 
-        return trained_within_budget(coordinator, board)
+        private: Any = trained_within_budget(coordinator, board)  # a `PrivateFit`, which has no certificate
+        return private
     board.phase("train")
     totals = Totals(coordinator)
     rows_per_site = (plan.rows or 1000 * len(plan.sites)) / len(plan.sites)
@@ -100,10 +102,12 @@ def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard)
         total = coordinator.ask("evaluate", without.theta)
         evaluation = evaluation_of(total, coordinator.by_site, plan)
     sums = trained.certificate.sums
-    return StudyResult(
-        plan=plan,
+    return Fit(
+        name=plan.name,
+        settings=plan,
         coding=totals.coding,
         trained=trained,
+        sites=plan.sites,
         n_rows=sums.rows if sums is not None else plan.rows or 0,
         evaluation=evaluation,
         received=tuple(coordinator.received),
@@ -141,6 +145,8 @@ class Study(StudySettings):
     def plan_for(self, sites: Mapping[str, Any]) -> Plan:
         """Return the plan of the study for some sites, from names and types of their columns, not their rows.
 
+        Under a privacy budget of rows, their number is public and in the plan.
+
         Parameters
         ----------
         sites
@@ -150,6 +156,8 @@ class Study(StudySettings):
             name: getattr(self, name) for name in StudySettings.model_fields if name not in ("features", "ignore")
         }
         values: dict[str, Any] = {**given, "name": self.name, "sites": tuple(sites)}
+        if self.epsilon is not None:
+            values |= self._public_numbers(sites)
         if self.columns and self.target in self.columns:
             return Plan(**values)
         kinds = _column_kinds(next(iter(sites.values())))
@@ -169,6 +177,13 @@ class Study(StudySettings):
             columns[name] = self.columns.get(name, Column(type="category" if category else "number"))
         return Plan(**{**values, "kind": kind, "columns": columns, "categorical": ()})
 
+    def _public_numbers(self, sites: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the number of rows, if they are protected, and δ: a tenth of one over rows or sites by default."""
+        if self.protect == "sites":
+            return {"delta": 0.1 / len(sites) if self.delta is None else self.delta}
+        rows = sum(tables.arrow_table(table, [self.target]).num_rows for table in sites.values())
+        return {"rows": rows, "delta": 0.1 / rows if self.delta is None else self.delta}
+
     def run(
         self,
         sites: Mapping[str, Any],
@@ -177,7 +192,7 @@ class Study(StudySettings):
         rules: SiteRules | None = None,
         engine: str | Engine = "auto",
         folder: str | os.PathLike[str] | None = None,
-    ) -> StudyResult:
+    ) -> Fit:
         """Conduct the study with all sites in this process: the result that a network would give.
 
         Parameters
@@ -196,7 +211,7 @@ class Study(StudySettings):
 
         Returns
         -------
-        StudyResult
+        Fit
             The model, its certificate, and all that the coordinator received.
         """
         read = {

@@ -14,11 +14,11 @@ from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.data.tables import check_names, labels, load_pyarrow, pick_all, some
 from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.plan import SITE_NAME, StudySettings
-from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.study import Study
 from fedscaffold.flower.processes import end_process, flower_environment, free_port, start_bound
 from fedscaffold.flower.study.run import conduct_study
 from fedscaffold.flower.study.study_file import RunSettings, StudyFile, StudyFolder, write_invites
+from fedscaffold.models.fit import Fit
 
 MAX_SITES = 16  # each is a process
 JOIN_SECONDS = 120.0  # for a site's process to check its table and make its key
@@ -126,7 +126,7 @@ class LocalStudy:
         self.out = self.folder / "coordinator" / "out"
         self._sites: dict[str, subprocess.Popen[bytes]] = {}
 
-    def run(self, **more: Any) -> StudyResult:
+    def run(self, **more: Any) -> Fit:
         """Invite, join, accept and conduct; see `conduct_study` for further arguments."""
         file = private_folder(self.folder / "coordinator") / "study.toml"
         address = f"127.0.0.1:{free_port()}"

@@ -12,13 +12,13 @@ from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.post import PostTransport
 from fedscaffold.federation.remote import RemoteTransport
 from fedscaffold.federation.study.journal import private_folder
-from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.site import DOCUMENT, KIND
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.verify import begin_bundle, save_result
 from fedscaffold.flower.study.site_folder import STOPPED
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
+from fedscaffold.models.fit import Fit
 
 KEY_INTERVAL = 1.0  # seconds between two looks for keys that were accepted meanwhile
 STOP_SECONDS = 5.0  # for sites to learn that a study has stopped
@@ -31,7 +31,7 @@ def conduct_study(
     shared: Path | None = None,
     say: Callable[[str], None] = lambda sentence: None,
     board_of: Callable[[StatusBoard], Any] = lambda board: board,
-) -> StudyResult:
+) -> Fit:
     """Conduct the study of a file, or go on with it; the result is written to the coordinator's folder.
 
     Parameters
