@@ -10,7 +10,7 @@ import pytest
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.study.verify import signed_log, verify
+from fedscaffold.federation.verify import signed_log, verify
 from tests.flower.study.studies import SITES, Deployment
 
 

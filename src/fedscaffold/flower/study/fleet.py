@@ -280,8 +280,8 @@ class _SizeLimit:
         await self.app(scope, receive, send)
 
 
-class Received(NamedTuple):
-    """A message that a node received: its payload, and Flower's message, to which the reply refers."""
+class Fetched(NamedTuple):
+    """A message that a node fetched: its payload, and Flower's message, to which the reply refers."""
 
     payload: Payload
     message: Any
@@ -333,7 +333,7 @@ class FleetConnection:
         except httpx.HTTPStatusError:
             return False
 
-    def fetch(self) -> Received | None:
+    def fetch(self) -> Fetched | None:
         """Return the next message; None if there is none now."""
         found = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
         if not found.messages_list:
@@ -349,9 +349,9 @@ class FleetConnection:
         except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
             raise _lost("a message", error) from None
         message.metadata.__dict__["_message_id"] = tree.object_id
-        return Received(wire.from_one_record(message.content), message)
+        return Fetched(wire.from_one_record(message.content), message)
 
-    def reply(self, received: Received, payload: Payload) -> None:
+    def reply(self, received: Fetched, payload: Payload) -> None:
         """Send the reply to a message; the time that it took, which may depend on rows, is reported as 0."""
         reply = Message(wire.to_one_record(payload), reply_to=received.message)
         reply.metadata.__dict__["_message_id"] = reply.object_id

@@ -15,7 +15,7 @@ from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.site import DOCUMENT, KIND
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct
-from fedscaffold.federation.study.verify import begin_bundle, save_result
+from fedscaffold.federation.verify import begin_bundle, save_result
 from fedscaffold.flower.study.site_folder import STOPPED
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 from fedscaffold.models.fit import Fit

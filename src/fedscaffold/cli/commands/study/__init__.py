@@ -229,7 +229,7 @@ def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None) -> None
 def _finish(joined: "JoinedSite", site: "StudySite") -> None:
     """Write the site's page, and the signed log that the coordinator's folder can be verified with."""
     from fedscaffold.federation.study.site_page import write_site_page
-    from fedscaffold.federation.study.verify import signed_log
+    from fedscaffold.federation.verify import signed_log
 
     write_text(joined.folder / f"{site.name}.log.json", json.dumps(signed_log(site), indent=1))
     if not joined.stopped:
@@ -386,7 +386,7 @@ def verify(
     Sites that publish their signed logs let everybody check that the coordinator used exactly their messages.
     """
     with refusals(interrupted="nothing was changed"):
-        from fedscaffold.federation.study.verify import verify as verified
+        from fedscaffold.federation.verify import verify as verified
 
         found = verified(folder, files or ())
         for sentence in found.agreed:
