@@ -10,9 +10,10 @@ import pytest
 from jinja2 import UndefinedError
 
 import fedscaffold.reports.page as room
+from fedscaffold.inference.layout import number
 from fedscaffold.reports.page import environment, render
 from fedscaffold.reports.page.drawings import curves, round_ticks
-from fedscaffold.reports.page.render import bound, clearest, number
+from fedscaffold.reports.page.render import bound, clearest
 from tests.reports.pages import BAD, RUNNING, Page, classes, live, pages
 
 NAMES = (
