@@ -1,4 +1,4 @@
-"""Likelihood, deviance and what is made of them, from closing sums alone."""
+"""Likelihood, deviance, AIC and BIC from closing sums alone."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedscaffold.inference.sums import ClosingSums
 
 @dataclass(frozen=True, kw_only=True)
 class FitStatistics:
-    """How well a model fits; NaN where something is not defined.
+    """Goodness of fit; NaN if a number is not defined.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class FitStatistics:
     aic, bic
         −2 log-likelihood + 2k, and + k log n, with k coefficients and n rows.
     deviance
-        Twice the log-likelihood that is missing to a perfect fit, in units of the dispersion.
+        Twice the difference to the log-likelihood of a perfect fit, in units of the dispersion.
     pseudo_r2
         1 − log-likelihood / null log-likelihood (McFadden); for a Gaussian target R² itself.
     dispersion
@@ -41,7 +41,7 @@ class FitStatistics:
 def fit_statistics(
     sums: ClosingSums, *, given: float | str | None = None, target_scale: float = 1.0
 ) -> FitStatistics:
-    """Statistics of a fit.
+    """Return the statistics of a fit.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def fit_statistics(
     given
         The dispersion φ; see `dispersion`.
     target_scale
-        What a Gaussian target was divided by before the fit; the numbers are for the target as it was.
+        Factor by which a Gaussian target was divided before the fit; the numbers are for the target as it was.
     """
     null = family_of(sums.kind).null_loss(sums.null, sums.weight)
     phi, factor = dispersion(sums, given), 1.0
@@ -79,7 +79,7 @@ def fit_statistics(
 
 
 def _gaussian(sums: ClosingSums, loss: float) -> float:
-    """At the variance that fits best, Σ a (y − z)²/n; constant is Σ log a."""
+    """Return the log-likelihood at the variance that fits best, Σ a (y − z)²/n; constant is Σ log a."""
     n = sums.rows
     if loss <= 0.0:
         return math.inf
@@ -87,7 +87,7 @@ def _gaussian(sums: ClosingSums, loss: float) -> float:
 
 
 def _gamma(sums: ClosingSums, loss: float, phi: float) -> float:
-    """At the dispersion φ; constant is Σ a log y. Not defined by these sums where weights differ."""
+    """Return the log-likelihood at φ; constant is Σ a log y. NaN if weights differ."""
     if not np.isclose(sums.weight, sums.rows, rtol=1e-12):
         return math.nan
     shape, n = 1.0 / phi, sums.rows

@@ -1,4 +1,4 @@
-"""From a problem, or from closing sums, to a summary."""
+"""Summaries of a problem, or of closing sums."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def summarise(
     client_intercepts: bool = False,
     max_steps: int = 2,
 ) -> Summary:
-    """Coefficients of a problem with standard errors, from sums that its clients add up.
+    """Return coefficients of a problem with standard errors, from sums that its clients add up.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def summarise(
     n_intercepts
         How many of the last features are intercepts; by default those that are not penalised.
     client_intercepts
-        Whether each client has an intercept of its own, as with one indicator column per client.
+        Whether each client has an intercept, as with one indicator column per client.
     max_steps
         Most Newton steps from θ; 0 leaves it as it is.
 
@@ -105,21 +105,21 @@ def summarise_sums(
     feature_names: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Summary:
-    """A summary from closing sums alone, as a server has them.
+    """Return a summary from closing sums alone, as a server has them.
 
     Parameters
     ----------
     sums
         Closing sums of all clients.
     penalty
-        Second derivatives of the penalty in units of the sums: the number of records times l2 where a coefficient
-        is penalised, else 0, (dim,).
+        Second derivatives of the penalty in units of the sums: the number of records times l2 for each
+        penalised coefficient, else 0, (dim,).
     coordinates
         How reported coefficients follow from θ.
     cov, level, dispersion
         As in `summarise`.
     target_scale
-        What a Gaussian target was divided by before the fit; the coordinates multiply by it.
+        Factor by which a Gaussian target was divided before the fit; the coordinates multiply by it.
     feature_names
         Of the features, for messages.
     notes
@@ -173,7 +173,7 @@ def summarise_sums(
 
 
 def _of_rows(sums: ClosingSums, coordinates: Coordinates) -> tuple[Coordinates, list[str]]:
-    """The coefficients of features that some row has, and a sentence about the others.
+    """Return the coefficients of features that some row has, and a sentence about the others.
 
     A category that sites agreed on may turn out to be that of no row; a penalty then holds its coefficient at 0.
     """
@@ -185,14 +185,14 @@ def _of_rows(sums: ClosingSums, coordinates: Coordinates) -> tuple[Coordinates, 
 
 
 def _in_some_row(sums: ClosingSums) -> NDArray[np.bool_]:
-    """Whether the feature of each entry of θ is not 0 in all rows, shape (dim,)."""
+    """Return whether the feature of each entry of θ is not 0 in all rows, shape (dim,)."""
     return np.tile(sums.squares > 0.0, sums.dim // sums.squares.size)
 
 
 def _remarks(
     sums: ClosingSums, penalty: Array, cov: Covariance, se: Array, error: Array, features: Sequence[str]
 ) -> list[str]:
-    """What a reader should know about these intervals."""
+    """Return sentences about the limits of these intervals."""
     found = []
     if penalty[_in_some_row(sums)].any():
         found.append(

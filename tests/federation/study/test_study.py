@@ -95,7 +95,7 @@ def test_the_log_holds_all_that_left_and_no_more_than_promised() -> None:
         assert len(sums) == result.rounds
         *earlier, certificate = [numbers_of(entry) for entry in sums]
         assert certificate == d * d + 2 * d + 2  # with the products of scores; two numbers are no vectors
-        assert max(earlier[2:]) == d * (d + 1) // 2 + d + 3
+        assert max(earlier[2:]) == d * (d + 1) // 2 + d + 2
         assert earlier[1] <= earlier[2] + 2 * d + 10  # what does not depend on the model is told once
     text = json.dumps(result.log["site 0"])
     for value in sites["site 0"]["dose"].iloc[:20]:
