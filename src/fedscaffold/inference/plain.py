@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.inference.likelihood import FitStatistics
+from fedscaffold.inference.closing import FitStatistics
 from fedscaffold.inference.summary import Summary
 
 COLUMNS = ("coef", "se", "z", "p", "low", "high", "optimisation_error")

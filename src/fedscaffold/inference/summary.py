@@ -11,7 +11,7 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.inference.likelihood import FitStatistics
+from fedscaffold.inference.closing import FitStatistics
 
 if TYPE_CHECKING:
     import pandas as pd
