@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from fedscaffold.models.private.curvature import simulated_curvature
+from fedscaffold.models.private.fit import run_privately
+from fedscaffold.models.private.planned import public_plan
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import norm
 
 from benchmarks import measured
 from fedscaffold.data.public import Bounds
-from fedscaffold.models.private.curvature import simulated_curvature
-from fedscaffold.models.private.fit import run_privately
-from fedscaffold.models.private.planned import public_plan
 from fedscaffold.privacy.settings import PrivacySettings
 
 KINDS = ("ridge", "two_classes", "several_classes", "poisson", "gamma")

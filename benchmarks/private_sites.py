@@ -3,13 +3,13 @@
 from typing import Any
 
 import numpy as np
+from fedscaffold.models.private.sites import site_plan
 from rich.console import Console
 from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks import measured
 from fedscaffold.data.public import LIMIT, Bounds
-from fedscaffold.models.private.sites import site_plan
 from fedscaffold.privacy.settings import PrivacySettings
 
 SITES = (30, 100, 300, 1000)

@@ -227,7 +227,10 @@ def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names:
     InvalidInput
         If the sums do not determine the coefficients, with the columns' names.
     """
-    newton = newton_step(sums, penalty, names)
+    try:
+        newton = newton_step(sums, penalty, names)
+    except np.linalg.LinAlgError:
+        raise InvalidInput("the sums do not determine the coefficients; pass a positive penalty l2=...") from None
     gradient = sums.gradient + penalty * sums.theta
     errors = None
     if has_variance(sums):

@@ -40,7 +40,12 @@ class Deployment:
     """Files of a coordinator and of sites, each in a folder of its own."""
 
     def __init__(
-        self, folder: Path, tables: Mapping[str, pd.DataFrame] | None = None, *, absent: str = "error", **settings: Any
+        self,
+        folder: Path,
+        tables: Mapping[str, pd.DataFrame] | None = None,
+        *,
+        absent: str = "error",
+        **settings: Any,
     ) -> None:
         self.folder, tables = folder, tables or own_tables()
         self.sites, self.said = tuple(tables), list[str]()
@@ -65,8 +70,12 @@ class Deployment:
 
     @contextmanager
     def answering(
-        self, share: Path | None = None, *, sites: tuple[str, ...] | None = None, meddle: Callable[[str, Payload], Payload] = lambda site, reply: reply,
-    ) -> Iterator[None]:  # fmt: skip
+        self,
+        share: Path | None = None,
+        *,
+        sites: tuple[str, ...] | None = None,
+        meddle: Callable[[str, Payload], Payload] = lambda site, reply: reply,
+    ) -> Iterator[None]:
         """Let sites answer in threads, over the network or by post, until the block ends or the study is over."""
         left, failed = threading.Event(), list[BaseException]()
 

@@ -46,7 +46,9 @@ def test_pieces_copies_and_strange_files_are_not_taken_for_messages(tmp_path: Pa
                     data = path.read_bytes()
                     path.with_name(f"{path.stem} (conflict).npz").write_bytes(data)
                     path.with_name(post.REPLY + "0" * 64 + ".npz").write_bytes(data)
-                    npz.write(path.with_name(post.REQUEST + "1" * 64 + ".npz"), {"a": np.array(["text"])}, {"values": {}})
+                    npz.write(
+                        path.with_name(post.REQUEST + "1" * 64 + ".npz"), {"a": np.array(["text"])}, {"values": {}}
+                    )
                     path.write_bytes(data[: len(data) // 2])
                     stop.wait(0.02)
                     path.write_bytes(data)
@@ -117,7 +119,7 @@ def test_a_failure_that_passes_is_waited_for(tmp_path: Path) -> None:
             return deployed.joined["graz"]._signed(site, full, request)
         return usual(site, request)
 
-    deployed.joined["graz"].answer = answer  # type: ignore[method-assign]
+    deployed.joined["graz"].answer = answer  # type: ignore[assignment,method-assign]
     with deployed.answering(share):
         assert deployed.conduct(share).reached
     assert sum("is its disk full" in line for line in deployed.said) == 2
