@@ -21,7 +21,12 @@ from fedscaffold.flower.study.site_folder import JoinedSite
 from fedscaffold.flower.study.study_file import Invite, StudyFile
 
 COLUMNS: dict[str, Any] = {"age": {"range": [0, 100]}, "ill": {"levels": ["no", "yes"]}}
-SETTINGS: dict[str, Any] = {"target": "ill", "kind": "logistic", "sites": ("bonn", "graz", "lyon"), "name": "pilot"}
+SETTINGS: dict[str, Any] = {
+    "target": "ill",
+    "kind": "logistic",
+    "sites": ("bonn", "graz", "lyon"),
+    "name": "pilot",
+}
 PLAN = Plan(**SETTINGS, columns=COLUMNS)
 ESCAPES = ["../../.ssh/id", "/etc/passwd", "a\x1b[2J", "graz\nSHA256:forged", "", "a b", ".", "..", "-rf"]
 
@@ -35,7 +40,9 @@ def joined(tmp_path: Path) -> JoinedSite:
     public = make_signing_key(tmp_path / "key")
     invite = Invite(site="bonn", plan=PLAN, address="127.0.0.1:9092", authority="", coordinator=public)
     invite.save(tmp_path / invite.file_name)
-    return JoinedSite(tmp_path / "site", Invite.load(tmp_path / "pilot-bonn.invite"), TableFile(tmp_path / "visits.csv"))
+    return JoinedSite(
+        tmp_path / "site", Invite.load(tmp_path / "pilot-bonn.invite"), TableFile(tmp_path / "visits.csv")
+    )
 
 
 def propose(joined: JoinedSite, plan: Any) -> RefusalCode | None:
@@ -64,7 +71,12 @@ def test_a_site_accepts_the_plan_of_its_invitation_alone(joined: JoinedSite, cha
 
 
 def test_rubbish_in_a_plan_is_a_code(joined: JoinedSite) -> None:
-    for rubbish in ({}, {"format": "fedscaffold plan 1"}, {**PLAN.to_json(), "columns": 3}, {**PLAN.to_json(), "x": 1}):
+    for rubbish in (
+        {},
+        {"format": "fedscaffold plan 1"},
+        {**PLAN.to_json(), "columns": 3},
+        {**PLAN.to_json(), "x": 1},
+    ):
         assert propose(joined, rubbish) is RefusalCode.BAD_REQUEST
 
 
@@ -89,7 +101,10 @@ def test_names_of_an_invitation_are_neither_paths_nor_escapes(joined: JoinedSite
 
 
 @pytest.mark.parametrize(
-    "change", [{"address": "here"}, {"address": "a:1\nb"}, {"coordinator": "rubbish"}, {"site": 3}, {"more": 1}, {"plan": []}]
+    "change",
+    [
+        {"address": "here"}, {"address": "a:1\nb"}, {"coordinator": "rubbish"}, {"site": 3}, {"more": 1}, {"plan": []},
+    ],
 )  # fmt: skip
 def test_other_values_of_an_invitation_are_checked(joined: JoinedSite, change: dict[str, Any]) -> None:
     file = joined.folder.parent / "pilot-bonn.invite"
@@ -101,7 +116,9 @@ def test_other_values_of_an_invitation_are_checked(joined: JoinedSite, change: d
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": "fedscaffold invitation 2"}', "null", "\x00", "{" + '"a":' * 9])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"format": "fedscaffold invitation 2"}', "null", "\x00", "{" + '"a":' * 9]
+)
 def test_rubbish_is_no_invitation(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.invite").write_text(text)
     with pytest.raises(fs.InvalidInput, match="not an invitation that can be used"):
@@ -125,7 +142,11 @@ def test_a_hostile_end_of_a_study_is_text(joined: JoinedSite) -> None:
 def test_escapes_in_a_studys_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
     file = tmp_path / "pilot.toml"
     text = StudyFile(PLAN).text()
-    for old, new in (('"bonn"', '"bo\\u001b[2Jnn"'), ('name = "pilot"', 'name = "\\u001b[2J"'), ('"ill"', '"\\u001b[2J"')):
+    for old, new in (
+        ('"bonn"', '"bo\\u001b[2Jnn"'),
+        ('name = "pilot"', 'name = "\\u001b[2J"'),
+        ('"ill"', '"\\u001b[2J"'),
+    ):
         assert old in text
         file.write_text(text.replace(old, new))
         done = CliRunner().invoke(app, ["study", "invite", str(file)])

@@ -16,7 +16,9 @@ from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 from tests.flower.study.studies import visits
 
 
-def own_coordinator(connection: Any, *, answer: Callable[[Payload], Payload], done: Callable[[], bool], say: Any) -> None:
+def own_coordinator(
+    connection: Any, *, answer: Callable[[Payload], Payload], done: Callable[[], bool], say: Any
+) -> None:
     """Take the place of `answer_flower`: ask the own site what a coordinator would."""
     file = Path(os.environ["STUDY_FILE"])
     plan, signer = StudyFile.load(file).plan, StudyFolder(file).signer()

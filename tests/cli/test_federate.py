@@ -149,7 +149,17 @@ def test_a_relative_folder_and_a_budget_reach_the_study(tmp_path: Path, monkeypa
     monkeypatch.setattr("fedscaffold.flower.study.local.LocalStudy", NoStudy)
     monkeypatch.chdir(tmp_path)
     written(cancer(), tmp_path / "all.csv")
-    words = ["all.csv", "--client", "hospital", "--target", "diagnosis", "--out", "demo", "--features", "mean radius"]
+    words = [
+        "all.csv",
+        "--client",
+        "hospital",
+        "--target",
+        "diagnosis",
+        "--out",
+        "demo",
+        "--features",
+        "mean radius",
+    ]
     budget = ["--epsilon", "2", "--set", "delta=0.001", "--l2", "0.1"]
     columns = "columns={'mean radius' = {range = [5, 30]}, diagnosis = {levels = ['benign', 'malignant']}}"
     assert "far enough" in refused(*words, *budget, "--set", columns)

@@ -135,7 +135,10 @@ def test_invite_and_accept_know_the_sites(file: Path, tmp_path: Path) -> None:
     shown = study("accept", file, text.replace(" bonn", " ../b"), text.replace(" bonn", " u\x1b[2J"), code=2)
     assert "\x1b[2J" not in shown
     assert shown.count("no site called") == 2
-    assert sorted(path.name for path in (StudyFolder(file).path / "accepted").iterdir()) == ["bonn.pub", "lyon.pub"]
+    assert sorted(path.name for path in (StudyFolder(file).path / "accepted").iterdir()) == [
+        "bonn.pub",
+        "lyon.pub",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,11 @@ def without(blocked: tuple[str, ...], *words: str) -> tuple[int, str]:
     """Run a command in a process without some packages."""
     code = WITHOUT.format(blocked=set(blocked), words=words)
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -249,13 +256,15 @@ def test_the_help_works_without_optional_packages(file: Path) -> None:
 
 
 def test_the_extra_for_studies_has_all_that_coordinator_and_sites_need(tmp_path: Path) -> None:
-    """A dry run and a study by post, without packages that the extra does not install."""
+    """A new study and a dry run without packages that the extra does not install; sites need no pandas either."""
     blocked = ("pandas", "matplotlib", "jax", "ray", "torch", "statsmodels", "dp_accounting", "polars", "optax")
     data = written(visits(0), tmp_path / "visits.csv")
-    code, shown = without(blocked, "study", "new", str(tmp_path / "pilot.toml"), "--target", "ill", "--like", str(data),
-                          *THREE)  # fmt: skip
+    new = ("study", "new", str(tmp_path / "pilot.toml"), "--target", "ill", "--like", str(data), *THREE)
+    code, shown = without(blocked, *new)
     assert code == 0, shown
-    code, shown = without(blocked, "study", "join", str(tmp_path / "pilot-bonn.invite"), "--data", str(data), "--dry-run")
+    code, shown = without(
+        blocked, "study", "join", str(tmp_path / "pilot-bonn.invite"), "--data", str(data), "--dry-run"
+    )
     assert code == 0, shown
     code, shown = without(blocked, "federate", "--help")
     assert code == 0, shown

@@ -59,7 +59,9 @@ def test_join_asks_before_anything_has_left(tmp_path: Path, sums: str, take_part
     visits(0).to_csv(tmp_path / "visits.csv", index=False)
     answers = [("Does this site take part?", take_part)]
     answers += [("Are they the ones that their people gave you?", roster)] if roster else []
-    code, shown = on_terminal(tmp_path, ["study", "join", "pilot-bonn.invite", "--data", "visits.csv"], answers, NODE)
+    code, shown = on_terminal(
+        tmp_path, ["study", "join", "pilot-bonn.invite", "--data", "visits.csv"], answers, NODE
+    )
     assert "Nothing has been sent" in shown
     folder = tmp_path / "pilot-bonn"
     if take_part == "n":

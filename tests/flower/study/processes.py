@@ -84,11 +84,21 @@ class Commands:
     # a whole study
 
     def new(self, *options: object, sites: Sequence[str] = SITES) -> None:
-        words = ["--target", "diagnosis", "--like", f"{sites[0]}.csv", "--address", f"127.0.0.1:{self.port}", *options]
+        words = [
+            "--target",
+            "diagnosis",
+            "--like",
+            f"{sites[0]}.csv",
+            "--address",
+            f"127.0.0.1:{self.port}",
+            *options,
+        ]
         self.run("new", "study", "new", "study.toml", "--site", ",".join(sites), *words)
 
     def join(self, site: str, *options: object) -> None:
-        self.start(site, "study", "join", f"study-{site}.invite", "--data", f"{site}.csv", "--accept", "auto", *options)
+        self.start(
+            site, "study", "join", f"study-{site}.invite", "--data", f"{site}.csv", "--accept", "auto", *options
+        )
 
     def accept(self, sites: Sequence[str] = SITES) -> None:
         keys = [self.folder / f"study-{site}" / f"{site}.pub" for site in sites]

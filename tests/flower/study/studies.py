@@ -1,7 +1,7 @@
 """A study whose coordinator and sites are folders on disk, and whose sites answer in threads of this process."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,12 @@ class Deployment:
     """Files of a coordinator and of sites, each in a folder of its own."""
 
     def __init__(
-        self, folder: Path, tables: Mapping[str, pd.DataFrame] | None = None, *, absent: str = "error", **settings: Any
+        self,
+        folder: Path,
+        tables: Mapping[str, pd.DataFrame] | None = None,
+        *,
+        absent: str = "error",
+        **settings: Any,
     ) -> None:
         self.folder, tables = folder, tables or own_tables()
         self.sites, self.said = tuple(tables), list[str]()
@@ -64,9 +69,7 @@ class Deployment:
         return StudyFolder(self.file).accepted()
 
     @contextmanager
-    def answering(
-        self, share: Path | None = None, *, sites: tuple[str, ...] | None = None, meddle: Callable[[str, Payload], Payload] = lambda site, reply: reply,
-    ) -> Iterator[None]:  # fmt: skip
+    def answering(self, share: Path | None = None, *, sites: tuple[str, ...] | None = None) -> Iterator[None]:
         """Let sites answer in threads, over the network or by post, until the block ends or the study is over."""
         left, failed = threading.Event(), list[BaseException]()
 
@@ -77,7 +80,7 @@ class Deployment:
                 site = joined.open()
 
                 def answer(request: Payload) -> Payload:
-                    return meddle(name, joined.answer(site, request))
+                    return joined.answer(site, request)
 
                 def done() -> bool:
                     return left.is_set() or bool(joined.over)

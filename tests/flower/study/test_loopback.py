@@ -17,7 +17,9 @@ from tests.flower.study.processes import SITES, Commands, hospitals
 RUN = ("study", "run", "study.toml", "--out", "out")
 
 
-def five_sites(commands: Commands, tables: dict[str, pd.DataFrame], *options: object, shared: tuple[str, ...] = ()) -> float:
+def five_sites(
+    commands: Commands, tables: dict[str, pd.DataFrame], *options: object, shared: tuple[str, ...] = ()
+) -> float:
     """Conduct a study by eight commands and return the seconds from the first to the result."""
     commands.write_tables(tables)
     began = time.monotonic()
@@ -41,7 +43,10 @@ def test_three_sites_of_real_processes(tmp_path: Path) -> None:
             commands.join(site)
         commands.accept(SITES[:3])
         commands.run("run", *RUN)
-        assert commands.theta() == Study(target="diagnosis", l2="auto", name="study").run(tables).theta.ravel().tolist()
+        assert (
+            commands.theta()
+            == Study(target="diagnosis", l2="auto", name="study").run(tables).theta.ravel().tolist()
+        )
 
 
 @pytest.mark.slow
@@ -53,14 +58,18 @@ def test_eight_commands_to_the_pooled_model(tmp_path: Path, shared: tuple[str, .
         seconds = five_sites(commands, tables, shared=shared)
         expected = Study(target="diagnosis", l2="auto", name="study").run(tables)
         assert commands.theta() == expected.theta.ravel().tolist()
-        files = [tmp_path / f"study-{site}" / name for site in SITES for name in (f"{site}.log.json", "result.json")]
+        files = [
+            tmp_path / f"study-{site}" / name for site in SITES for name in (f"{site}.log.json", "result.json")
+        ]
         commands.wait_until(lambda: all(file.exists() for file in files))
         said = commands.run("verify", "study", "verify", "out", *files)
         assert said.count("ok: ") >= 1 + len(files)
     print(f"{seconds:.0f} seconds")
     for site in SITES:
         assert (tmp_path / f"study-{site}" / "site.html").stat().st_size > 5_000
-        sent = [one for one in AuditLog(tmp_path / f"study-{site}" / "audit.jsonl").read() if one["event"] == "sent"]
+        sent = [
+            one for one in AuditLog(tmp_path / f"study-{site}" / "audit.jsonl").read() if one["event"] == "sent"
+        ]
         assert all(one["masked"] for one in sent if "sha256" in one)
 
 

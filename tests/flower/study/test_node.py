@@ -57,5 +57,7 @@ def test_a_coordinator_that_forgot_the_node_is_told_again(monkeypatch: pytest.Mo
     forgetful: Any = connection
     forgetful.beat = lambda: False
     forgetful.fetch = lambda: None
-    node.answer_flower(forgetful, answer=lambda request: request, done=lambda: connection.activated == 3, say=said.append)
+    node.answer_flower(
+        forgetful, answer=lambda request: request, done=lambda: connection.activated == 3, say=said.append
+    )
     assert any("no longer knows this site" in sentence for sentence in said)

@@ -46,7 +46,9 @@ def test_pieces_copies_and_strange_files_are_not_taken_for_messages(tmp_path: Pa
                     data = path.read_bytes()
                     path.with_name(f"{path.stem} (conflict).npz").write_bytes(data)
                     path.with_name(post.REPLY + "0" * 64 + ".npz").write_bytes(data)
-                    npz.write(path.with_name(post.REQUEST + "1" * 64 + ".npz"), {"a": np.array(["text"])}, {"values": {}})
+                    npz.write(
+                        path.with_name(post.REQUEST + "1" * 64 + ".npz"), {"a": np.array(["text"])}, {"values": {}}
+                    )
                     path.write_bytes(data[: len(data) // 2])
                     stop.wait(0.02)
                     path.write_bytes(data)

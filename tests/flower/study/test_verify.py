@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tests.flower.study.studies import SITES, Deployment
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Path]]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     """The folder of a finished study, and the files that its sites publish."""
     folder = tmp_path_factory.mktemp("study")
     deployed = Deployment(folder, evaluate=0.2)
@@ -29,7 +28,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, l
         files.append(folder / f"{site}.log.json")
         files[-1].write_text(json.dumps(signed_log(joined.open())))
         files.append(joined.folder / "result.json")
-    yield deployed.out, files
+    return deployed.out, files
 
 
 @pytest.fixture
@@ -65,7 +64,9 @@ def test_another_answer_of_a_site(finished: tuple[Path, list[Path]], bundle: Pat
     assert problems
 
 
-def test_a_log_that_was_changed_or_is_of_a_stranger(finished: tuple[Path, list[Path]], bundle: Path, tmp_path: Path) -> None:
+def test_a_log_that_was_changed_or_is_of_a_stranger(
+    finished: tuple[Path, list[Path]], bundle: Path, tmp_path: Path
+) -> None:
     values = json.loads(finished[1][0].read_text())
     file = tmp_path / "log.json"
     file.write_text(json.dumps({**values, "sent": {}}))
