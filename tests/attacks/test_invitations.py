@@ -103,7 +103,8 @@ def test_names_of_an_invitation_are_neither_paths_nor_escapes(joined: JoinedSite
 @pytest.mark.parametrize(
     "change",
     [
-        {"address": "here"}, {"address": "a:1\nb"}, {"coordinator": "rubbish"}, {"site": 3}, {"more": 1}, {"plan": []},
+        {"address": "here"}, {"address": "a:1\nb"}, {"coordinator": "rubbish"}, {"site": 3},
+        {"more": 1}, {"plan": []},
     ],
 )  # fmt: skip
 def test_other_values_of_an_invitation_are_checked(joined: JoinedSite, change: dict[str, Any]) -> None:

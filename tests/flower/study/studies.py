@@ -45,6 +45,7 @@ class Deployment:
         tables: Mapping[str, pd.DataFrame] | None = None,
         *,
         absent: str = "error",
+        policy: str = "",
         **settings: Any,
     ) -> None:
         self.folder, tables = folder, tables or own_tables()
@@ -56,11 +57,16 @@ class Deployment:
         self.study = StudyFile(self.plan, RunSettings(**run))
         self.file.write_text(self.study.text())
         self.joined: dict[str, JoinedSite] = {}
+        limits = folder / "policy.toml" if policy else None
+        if limits is not None:
+            limits.write_text(policy)
         for (site, table), invite in zip(tables.items(), write_invites(self.file), strict=True):
             home = folder / site
             home.mkdir()
             table.to_csv(home / "visits.csv", index=False)
-            self.joined[site] = JoinedSite(home / "site", Invite.load(invite), TableFile(home / "visits.csv"))
+            self.joined[site] = JoinedSite(
+                home / "site", Invite.load(invite), TableFile(home / "visits.csv"), limits
+            )
             self.joined[site].open()
             StudyFolder(self.file).accept(self.plan, [str(self.joined[site].public_key)])
 
