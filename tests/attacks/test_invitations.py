@@ -103,14 +103,10 @@ def test_names_of_an_invitation_are_neither_paths_nor_escapes(joined: JoinedSite
 @pytest.mark.parametrize(
     "change",
     [
-        {"address": "here"},
-        {"address": "a:1\nb"},
-        {"coordinator": "rubbish"},
-        {"site": 3},
-        {"more": 1},
-        {"plan": []},
+        {"address": "here"}, {"address": "a:1\nb"}, {"coordinator": "rubbish"}, {"site": 3},
+        {"more": 1}, {"plan": []},
     ],
-)
+)  # fmt: skip
 def test_other_values_of_an_invitation_are_checked(joined: JoinedSite, change: dict[str, Any]) -> None:
     file = joined.folder.parent / "pilot-bonn.invite"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
@@ -122,7 +118,7 @@ def test_other_values_of_an_invitation_are_checked(joined: JoinedSite, change: d
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 10**5, '{"format": "fedscaffold invitation 2"}', "null", "\x00", "{" + '"a":' * 9]
+    "text", ["[" * 100_000, '{"format": "fedscaffold invitation 2"}', "null", "\x00", "{" + '"a":' * 9]
 )
 def test_rubbish_is_no_invitation(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.invite").write_text(text)

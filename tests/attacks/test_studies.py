@@ -175,7 +175,7 @@ def test_a_site_looks_at_one_plan() -> None:
         looked.append(made)
         return right(made)
 
-    site.problems = counted  # type: ignore[method-assign]
+    site.problems = counted  # type: ignore[assignment,method-assign]
     codes = []
     for high in (10.0, 30.0, 60.0):
         made = plan(columns={**COLUMNS, "age": {"range": (0.0, high)}})

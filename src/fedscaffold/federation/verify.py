@@ -19,6 +19,7 @@ from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, Invali
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.coordinator import Received
+from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.plan import Plan
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import StudySite
@@ -33,7 +34,7 @@ LOG = "fedscaffold signed log 1"
 def begin_bundle(folder: Path, plan: Plan, keys: Mapping[str, str]) -> None:
     """Keep the plan and the keys of a study in the coordinator's folder; raise if it is of another study."""
     for name, values in ((PLAN, plan.to_json()), (KEYS, dict(keys))):
-        path = folder / name
+        path = private_folder(folder) / name
         if path.exists() and json_value(path.read_bytes()) != json.loads(json.dumps(values)):
             raise InvalidInput(f"{folder} has a study with another plan or other keys; choose another folder")
         write_text(path, json.dumps(values, indent=1))
@@ -41,8 +42,7 @@ def begin_bundle(folder: Path, plan: Plan, keys: Mapping[str, str]) -> None:
 
 def save_result(folder: Path, result: Fit) -> None:
     """Write a result to the coordinator's folder, with the document that sites get."""
-    if hasattr(result, "save"):
-        result.save(folder)
+    result.save(folder)
     write_text(folder / RESULT, json.dumps(_recorded(result), indent=1))
 
 

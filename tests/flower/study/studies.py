@@ -1,7 +1,7 @@
 """A study whose coordinator and sites are folders on disk, and whose sites answer in threads of this process."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Deployment:
         tables: Mapping[str, pd.DataFrame] | None = None,
         *,
         absent: str = "error",
+        policy: str = "",
         **settings: Any,
     ) -> None:
         self.folder, tables = folder, tables or own_tables()
@@ -56,11 +57,16 @@ class Deployment:
         self.study = StudyFile(self.plan, RunSettings(**run))
         self.file.write_text(self.study.text())
         self.joined: dict[str, JoinedSite] = {}
+        limits = folder / "policy.toml" if policy else None
+        if limits is not None:
+            limits.write_text(policy)
         for (site, table), invite in zip(tables.items(), write_invites(self.file), strict=True):
             home = folder / site
             home.mkdir()
             table.to_csv(home / "visits.csv", index=False)
-            self.joined[site] = JoinedSite(home / "site", Invite.load(invite), TableFile(home / "visits.csv"))
+            self.joined[site] = JoinedSite(
+                home / "site", Invite.load(invite), TableFile(home / "visits.csv"), limits
+            )
             self.joined[site].open()
             StudyFolder(self.file).accept(self.plan, [str(self.joined[site].public_key)])
 
@@ -69,13 +75,7 @@ class Deployment:
         return StudyFolder(self.file).accepted()
 
     @contextmanager
-    def answering(
-        self,
-        share: Path | None = None,
-        *,
-        sites: tuple[str, ...] | None = None,
-        meddle: Callable[[str, Payload], Payload] = lambda site, reply: reply,
-    ) -> Iterator[None]:
+    def answering(self, share: Path | None = None, *, sites: tuple[str, ...] | None = None) -> Iterator[None]:
         """Let sites answer in threads, over the network or by post, until the block ends or the study is over."""
         left, failed = threading.Event(), list[BaseException]()
 
@@ -86,7 +86,7 @@ class Deployment:
                 site = joined.open()
 
                 def answer(request: Payload) -> Payload:
-                    return meddle(name, joined.answer(site, request))
+                    return joined.answer(site, request)
 
                 def done() -> bool:
                     return left.is_set() or bool(joined.over)

@@ -19,13 +19,16 @@ def sites(name: str) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
     """A table for each client, and the settings of a study of them."""
     frame, options = table(name)
     tables = {f"site-{client}": own.drop(columns="client") for client, own in frame.groupby("client")}
-    return tables, {**options, "evaluate": 0.0, "min_cell": 1}
+    return tables, {**options, "min_cell": 1, "l2": options.get("l2", 0.0)}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_studies_by_messages_of_flower_equal_statsmodels(name: str, tmp_path: Path) -> None:
+def test_studies_by_post_equal_statsmodels(name: str, tmp_path: Path) -> None:
     tables, settings = sites(name)
-    result = Deployment(tmp_path, tables, policy="min_rows = 1\n[study]\nmin_cell = 1", **settings).conduct()
+    policy = "[study]\nmin_rows = 1\nmin_cell = 1\nmin_sites = 2\n"
+    deployed = Deployment(tmp_path, tables, policy=policy, **settings)
+    with deployed.answering(tmp_path / "share"):
+        result = deployed.conduct(tmp_path / "share")
     assert result.reached
     cov: Any
     for cov in COVARIANCES:
@@ -39,7 +42,7 @@ def test_studies_of_real_processes_equal_statsmodels(name: str, tmp_path: Path) 
     files = {site: tmp_path / f"{site}.parquet" for site in tables}
     for site, own in tables.items():
         own.to_parquet(files[site], index=False)
-    study = LocalStudy(tmp_path / "study", files, StudySettings(**settings), print)
+    study = LocalStudy(tmp_path / "study", files, StudySettings(**settings), say=print)
     assert study.run().reached
     found, wanted = pd.read_parquet(study.out / "coefficients.parquet"), fitted(name, "nonrobust")
     params, se, p = (np.ravel(np.asarray(own), order="F") for own in (wanted.params, wanted.bse, wanted.pvalues))

@@ -2,14 +2,17 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.verify import signed_log, verify
+from fedscaffold.federation.study.study import conduct
+from fedscaffold.federation.verify import begin_bundle, save_result, signed_log, verify
 from tests.flower.study.studies import SITES, Deployment
 
 
@@ -86,3 +89,22 @@ def test_a_study_that_is_not_complete(bundle: Path, tmp_path: Path) -> None:
     assert "an answer is missing" in verify(bundle).problems[0]
     with pytest.raises(InvalidInput, match="cannot read the plan"):
         verify(tmp_path / "none")
+
+
+def test_a_training_that_was_planned_by_the_duration_of_exchanges(tmp_path: Path) -> None:
+    """The number of local steps depends on how long an exchange took, which is kept with it."""
+    deployed = Deployment(tmp_path, trainer="scaffold", tolerance=0.2)
+    transport = deployed.post(tmp_path / "share")
+    with deployed.answering(tmp_path / "share"):
+        begin_bundle(deployed.out, deployed.plan, deployed.keys)
+        save = partial(save_result, deployed.out)
+        usual = transport.exchange
+
+        def slow(requests: Any) -> Any:
+            found = usual(requests)
+            transport.last_seconds = 30.0
+            return found
+
+        transport.exchange = slow  # type: ignore[method-assign]
+        conduct(deployed.plan, transport, keys=deployed.keys, folder=deployed.out, save=save)
+    assert verify(deployed.out).problems == ()

@@ -69,13 +69,13 @@ def conduct(
     coordinator = Coordinator(plan, journal, keys=keys, on_phase=board.phase)
     with board.watch():
         coordinator.begin()
-        result = _trained(coordinator, transport, board)
+        result = _trained(coordinator, board)
         save(result)
         coordinator.finish(result.for_sites())
     return result
 
 
-def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard) -> Fit:
+def _trained(coordinator: Coordinator, board: StatusBoard) -> Fit:
     plan = coordinator.plan
     if plan.epsilon is not None:
         from fedscaffold.federation.study.private import trained_within_budget
@@ -89,7 +89,7 @@ def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard)
         trainer="newton" if plan.client_intercepts else plan.trainer,
         tolerance=plan.tolerance,
         max_exchanges=plan.max_exchanges,
-        exchange_seconds=transport.last_seconds,
+        exchange_seconds=coordinator.journal.last_seconds,
         step_seconds=rows_per_site * totals.dim / NUMBERS_PER_SECOND,
     )
     trained = train(totals, settings, look=board.error)
