@@ -93,9 +93,9 @@ class PrivatePlan:
         if self.protect == "sites":
             whose, what = "site's mean gradient", "site's table as a whole"
         text = (
-            f"{self.rounds} steps of gradient descent with momentum, of size {self.step_size:.3g}. Every {whose} is "
-            f"clipped to norm {self.clip:.3g}, and sums get noise of {self.noise_multiplier:.3g} times that, on "
-            "whole numbers. All steps together are "
+            f"{self.rounds} steps of gradient descent with momentum, of size {self.step_size:.3g}. Every {whose} "
+            f"is clipped to norm {self.clip:.3g}, and sums get noise of {self.noise_multiplier:.3g} times that, "
+            "on whole numbers. All steps together are "
             f"({self.epsilon:g}, {self.delta:.2g})-differentially private for every {what}."
         )
         if self.predicted_error is None:

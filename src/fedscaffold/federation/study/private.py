@@ -1,7 +1,8 @@
 """Studies under a privacy budget: one phase, "noisy", in which sites add up clipped gradients with noise.
 
-Clip, noise, step size and number of exchanges follow from the plan at both ends. A site pays from its budget before
-it computes an answer, and keeps the answer: the same question again brings the same noise and costs nothing.
+Clip, noise, step size and number of exchanges follow from the plan at both ends. A site pays from its budget
+before it computes an answer, and keeps the answer: the same question again brings the same noise, and costs
+nothing.
 """
 
 import numpy as np
@@ -26,9 +27,9 @@ from fedscaffold.privacy.settings import PrivacySettings
 def private_plan(plan: Plan) -> PrivatePlan:
     """Return how a study spends its privacy budget, from its plan alone.
 
-    Under secure sums a budget of whole sites needs noise in the sum alone, of which each site adds a part; it holds
-    as long as fewer than a third of the sites reveal their parts to the coordinator. In open sums, and for rows,
-    each site adds all of the noise.
+    Under secure sums a budget of whole sites needs noise in the sum alone, of which each site adds a part; it
+    holds as long as fewer than a third of the sites reveal their parts to the coordinator. In open sums, and for
+    rows, each site adds all of the noise.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`Study`: the choices of a study, and its run with all sites in one process; `conduct` runs it over a transport."""
+"""`Study`: the choices of a study, and its run with all sites in one process; `conduct` runs any study."""
 
 import os
 from collections.abc import Callable, Mapping
