@@ -15,7 +15,7 @@ from fedscaffold.privacy.settings import PrivacySettings
 
 SITES = (30, 100, 300, 1000)
 DIFFERENCES = (0.1, 0.3, 1.0)
-BUDGET, DELTA, L2, FEATURES, RUNS = 4.0, 1e-4, 0.01, 5, 20
+BUDGET, DELTA, L2, FEATURES, RUNS = 4.0, 1e-4, 0.01, 5, 5
 
 
 def population(n_sites: int, difference: float, seed: int) -> Any:

@@ -174,8 +174,8 @@ def plan_budget(
     squares, curvature, slope = _public_spectrum(target, levels, intercept=intercept)
     learnt = SPREADS[target.kind] ** 2 / float(squares.sum())  # b², alike for all coefficients
     typical = slope * math.sqrt(squares.sum())
-    if protect == "sites":  # the mean of many rows' gradients is shorter than one of them
-        typical = curvature * math.sqrt(learnt * float(squares @ squares))
+    if protect == "sites":  # of a mean of gradients, half-way between θ = 0 and the optimum
+        typical = 0.5 * curvature * math.sqrt(learnt * float(squares @ squares))
     clips = np.array(CLIPS) * typical if settings.clip is None else np.array([settings.clip])
     one = noise_for(epsilon=settings.epsilon, delta=settings.delta, steps=1)
     spread = one * clips * math.sqrt(sites if honest is None else sites / honest) / units
