@@ -120,6 +120,12 @@ def test_requests_beyond_a_budget(asked: Any, policy: Any, code: str, words: str
     assert not (tmp_path / "privacy-budget.json").exists() or steps_of(tmp_path) == 0
 
 
+def test_a_message_that_protects_the_site_costs_one_step(tmp_path: Path) -> None:
+    privacy = ClientLevel(clip=1.0, noise_multiplier=30.0)
+    handle_request(private_request(privacy=privacy), task(), tmp_path, SitePolicy(epsilon=1.0, delta=1e-3, **SITE))
+    assert steps_of(tmp_path) == 1
+
+
 def test_the_budget_of_a_policy_is_for_all_runs_together(tmp_path: Path) -> None:
     """Each run has a folder; what was spent is kept beside them, and two stores may share the file."""
     stores = [SiteFolder(tmp_path / name, budget_file=tmp_path / "budget.json") for name in ("first", "second")]

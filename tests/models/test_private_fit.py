@@ -48,13 +48,14 @@ def test_without_clipping_and_noise_it_is_the_optimum(monkeypatch: pytest.Monkey
 
 
 def test_the_noise_is_what_the_accountant_counts() -> None:
-    """If nothing is learnt, θ is a sum of noise: Var = T γ² (z C)² N / n², to four standard errors."""
+    """If nothing is learnt, θ is a sum of noise, each with its weight by momentum; to four standard errors."""
     d, n, clients, T = 400, 6, 3, 8
     problem = fs.problems.Ridge(np.zeros((clients, n, d)), np.zeros((clients, n)), l2=0.0)
     settings = PrivacySettings(epsilon=1.0, delta=1e-3, clip=0.5, step_size=0.1, rounds=T)
     plan = public_plan(RIDGE, [0] * d, [n] * clients, settings, l2=0.0, intercept=False)
     theta, again = run_privately(problem, plan, False), run_privately(problem, plan, False)
-    expected = T * 0.1**2 * (plan.noise_multiplier * 0.5) ** 2 / (n**2 * clients)
+    weights = (1.0 - 0.7 ** np.arange(1, T + 1)) / 0.3
+    expected = np.square(weights).sum() * 0.1**2 * (plan.noise_multiplier * 0.5) ** 2 / (n**2 * clients)
     assert abs(theta.var() / expected - 1.0) < 4.0 * np.sqrt(2.0 / d)
     assert abs(np.corrcoef(theta, again)[0, 1]) < 4.0 / np.sqrt(d)  # nobody can repeat it
     assert plan.noise_multiplier <= plan.noise / CLIP < plan.noise_multiplier + 1e-9

@@ -93,9 +93,9 @@ class PrivatePlan:
         if self.protect == "sites":
             whose, what = "site's mean gradient", "site's table as a whole"
         text = (
-            f"{self.rounds} steps of gradient descent with momentum, of {self.step_size:.3g}. Every {whose} is "
-            f"clipped to norm {self.clip:.3g}, and sums get noise of {self.noise_multiplier:.3g} times that, on "
-            "whole numbers. All steps together are "
+            f"{self.rounds} steps of gradient descent with momentum, of size {self.step_size:.3g}. Every {whose} "
+            f"is clipped to norm {self.clip:.3g}, and sums get noise of {self.noise_multiplier:.3g} times that, "
+            "on whole numbers. All steps together are "
             f"({self.epsilon:g}, {self.delta:.2g})-differentially private for every {what}."
         )
         if self.predicted_error is None:
@@ -174,8 +174,8 @@ def plan_budget(
     squares, curvature, slope = _public_spectrum(target, levels, intercept=intercept)
     learnt = SPREADS[target.kind] ** 2 / float(squares.sum())  # b², alike for all coefficients
     typical = slope * math.sqrt(squares.sum())
-    if protect == "sites":  # the mean of many rows' gradients is shorter than one of them
-        typical = curvature * math.sqrt(learnt * float(squares @ squares))
+    if protect == "sites":  # of a mean of gradients, half-way between θ = 0 and the optimum
+        typical = 0.5 * curvature * math.sqrt(learnt * float(squares @ squares))
     clips = np.array(CLIPS) * typical if settings.clip is None else np.array([settings.clip])
     one = noise_for(epsilon=settings.epsilon, delta=settings.delta, steps=1)
     spread = one * clips * math.sqrt(sites if honest is None else sites / honest) / units

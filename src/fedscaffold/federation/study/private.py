@@ -1,7 +1,8 @@
 """Studies under a privacy budget: one phase, "noisy", in which sites add up clipped gradients with noise.
 
 Clip, noise, step size and number of exchanges follow from the plan at both ends. A site pays from its budget
-before it computes an answer, and keeps the answer: asked again, it costs nothing and has the same noise.
+before it computes an answer, and keeps the answer: the same question again brings the same noise, and costs
+nothing.
 """
 
 import numpy as np
