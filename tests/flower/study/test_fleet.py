@@ -143,7 +143,7 @@ def test_a_reply_of_rubbish_is_a_sentence(server: FleetServer, monkeypatch: pyte
     received = node.fetch()
     assert received is not None
     with monkeypatch.context() as patch:
-        patch.setattr(fleet.wire, "to_one_record", lambda payload: RecordDict())
+        patch.setattr("fedscaffold.flower.wire.to_one_record", lambda payload: RecordDict())
         node.reply(received, Payload({}))
     assert collected(server) == {"bonn": "its reply cannot be read: the message is not one of fedscaffold's"}
     server.ask("bonn", Payload({"number": 2}))

@@ -186,7 +186,12 @@ def test_people_are_asked_about_keys_that_they_did_not_give(tmp_path: Path) -> N
     deployed = Deployment(tmp_path)
     joined, site = accepted_plan(deployed)
     asked = list[Roster]()
-    joined.accept_roster = lambda roster: bool(asked.append(roster))
+
+    def decline(roster: Roster) -> bool:
+        asked.append(roster)
+        return False
+
+    joined.accept_roster = decline
     assert refusal_in(joined.answer(site, roster_of(deployed, deployed.keys))) is RefusalCode.NOT_ACCEPTED
     assert set(asked[0].fingerprints) == set(SITES)
     assert site.store.load_note("roster") is None
