@@ -112,12 +112,12 @@ def test_a_failure_that_passes_is_waited_for(tmp_path: Path) -> None:
     failed = list[str]()
     usual = deployed.joined["graz"].answer
 
-    def answer(site: Any, request: Payload) -> Payload:
+    def answer(site: Any, payload: Payload) -> Payload:
         if len(failed) < 2:
             failed.append("once")
             full = Payload({REFUSED: str(RefusalCode.CANNOT_WRITE)})
-            return deployed.joined["graz"]._signed(site, full, request)
-        return usual(site, request)
+            return deployed.joined["graz"]._signed(site, full, payload)
+        return usual(site, payload)
 
     deployed.joined["graz"].answer = answer  # type: ignore[assignment,method-assign]
     with deployed.answering(share):
