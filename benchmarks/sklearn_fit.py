@@ -1,65 +1,59 @@
-"""Where the time of an estimator's fit goes: breast cancer, ten skewed clients, everything on "auto".
+"""Duration of estimators' fits on tables of three sizes, and their distance to scikit-learn's on the pooled rows.
 
-Processor seconds of the whole fit, the least of several, and the shares of finding the pooled optimum, planning,
-the run's local steps and closing.
+Seconds of the fastest of several fits, numbers of exchanges, and the difference of the coefficients relative to
+their norm.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
-from sklearn.datasets import load_breast_cancer
+import numpy as np
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
 
 from benchmarks.measured import parser, save
-from fedscaffold.data import partition
-from fedscaffold.problems import Logistic
-from fedscaffold.sklearn import FederatedLogisticRegression, running
+from fedscaffold.sklearn import FederatedLogisticRegression, FederatedRidge
 
-PARTS = {"plan": (running, "plan_run"), "run": (running, "run"), "close": (running, "close")}
+SIZES = {"small": (200, 10, 5), "medium": (20_000, 50, 100), "wide": (5_000, 2_000, 10)}  # rows, columns, clients
 
 
-@contextmanager
-def timed(owner: Any, name: str, spent: list[float]) -> Iterator[None]:
-    """Add the processor seconds of calls of a function to a list."""
-    function: Callable[..., Any] = getattr(owner, name)
+def table(n: int, d: int, n_clients: int) -> tuple[Any, Any, Any, Any]:
+    """Return rows, amounts, labels and clients."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    X[:, 1] += 0.5 * X[:, 0]
+    margins = X @ rng.normal(size=d) / np.sqrt(d)
+    clients = rng.integers(0, n_clients, size=n)
+    return X, margins + rng.normal(size=n), margins + rng.logistic(size=n) > 0, clients
 
-    def measured(*args: Any, **options: Any) -> Any:
-        begin = time.process_time()
-        found = function(*args, **options)
-        spent.append(time.process_time() - begin)
-        return found
 
-    with patch.object(owner, name, measured):
-        yield
+def measure(ours: Any, theirs: Any, X: Any, y: Any, clients: Any, repeats: int) -> dict[str, float]:
+    """Return the figures of one estimator on one table."""
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        ours.fit(X, y, clients=clients)
+        seconds.append(time.perf_counter() - begin)
+    scale = StandardScaler().fit(X)
+    wanted = theirs.fit(scale.transform(X), y).coef_ / scale.scale_
+    gap = float(np.linalg.norm(ours.coef_ - wanted) / np.linalg.norm(wanted))
+    return {"seconds": min(seconds), "exchanges": int(np.ravel(ours.n_iter_)[0]), "gap": gap}
 
 
 def main() -> None:
-    """Fit several times, print the parts and save them."""
+    """Fit every table with both estimators, print the figures and save them."""
     options = parser(__doc__).parse_args()
-    X, y = load_breast_cancer(return_X_y=True)
-    clients = partition.feature_shift(X, n_clients=10, strength=0.9, seed=0)
-
-    def fit() -> float:
-        begin = time.process_time()
-        FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
-        return time.process_time() - begin
-
-    fit()  # compiles
-    repeats = 3 if options.quick else 20
-    seconds = min(fit() for _ in range(repeats))
-    share = {}
-    for part, (owner, name) in {**PARTS, "optimum": (Logistic, "_solve_optimum")}.items():
-        shares = []
-        for _ in range(repeats):
-            spent: list[float] = []
-            with timed(owner, name, spent):
-                whole = fit()
-            shares.append(sum(spent) / whole)
-        share[part] = sorted(shares)[repeats // 2]
-    print(f"{seconds:.3f} s; " + ", ".join(f"{part} {value:.0%}" for part, value in share.items()))
-    save("sklearn_fit", {"seconds": seconds, "share": share}, options, note="processor seconds, two cores")
+    figures: dict[str, dict[str, dict[str, float]]] = {"ridge": {}, "logistic": {}}
+    for name, size in SIZES.items():
+        if options.quick and name != "small":
+            continue
+        X, amounts, labels, clients = table(*size)
+        repeats = 2 if options.quick or name == "wide" else 10
+        figures["ridge"][name] = measure(FederatedRidge(), Ridge(), X, amounts, clients, repeats)
+        pooled = LogisticRegression(tol=1e-10, max_iter=10_000)
+        figures["logistic"][name] = measure(FederatedLogisticRegression(), pooled, X, labels, clients, repeats)
+        print(name, figures["ridge"][name], figures["logistic"][name])
+    save("sklearn_fit", figures, options)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,6 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
     """Small calls to follow: three rounds of a run, a fit of a table, one round of a federation."""
     import pandas as pd
 
-    from fedscaffold.models import FitSettings
     from fedscaffold.models.fit import fit as fit_model
 
     rng = np.random.default_rng(0)
@@ -121,13 +120,12 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
 
     problem = fs.problems.Ridge(x, y, l2=0.1)
     table = fs.data.from_frame(pd.DataFrame(columns), target="y", client="client", l2=0.1)
-    settings = FitSettings(step_size=0.01, local_steps=5, rounds=3, batch_size=2)
 
     def run() -> Any:
         return fs.run(problem, method, rounds=3, batch_size=2, engine=engine, progress=False)
 
     def fit() -> Any:
-        return fit_model(table, settings=settings, progress=False)
+        return fit_model(table)
 
     def federation_round() -> Any:
         with tempfile.TemporaryDirectory(dir=folder) as own:

@@ -269,6 +269,19 @@ def test_modules_of_such_a_package_are_found_without_an_import() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_runs_need_no_scipy() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['scipy'] = None\n"
+        "import fedscaffold as fs\n"
+        "problem = fs.problems.RidgeStream(n_clients=2, dim=3)\n"
+        "method = fs.Scaffold(step_size=0.1, local_steps=2)\n"
+        "for engine in ('native', 'reference'):\n"
+        "    fs.run(problem, method, rounds=2, batch_size=4, engine=engine)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_client_loads_neither_rounds_of_simulations_nor_other_methods_and_engines() -> None:
     """A Flower client is a new process for every message: what it imports is most of our share of a round."""
     code = (

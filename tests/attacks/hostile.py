@@ -17,7 +17,7 @@ from fedscaffold.benchmarking import Sweep, compare, sweep
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.data import partition
 from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.plan import StudySettings
 from fedscaffold.sklearn import FederatedLogisticRegression, FederatedPoissonRegression, FederatedRidge
 
 RNG = np.random.default_rng(0)
@@ -70,13 +70,12 @@ STUDY_OF_RUNS: dict[str, Any] = {"problem": STREAM, "grid": {"n_clients": [2], "
                  "batch_size": 1, "repetitions": 1, "seed": 0, "start": "zero"}  # fmt: skip
 DIFFERENTIABLE = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
 ESTIMATOR = {"X": X.reshape(-1, 2), "clients": FRAME["site"].to_numpy(), "sample_weight": None, "fit_intercept": True,
-             "standardize": True, "step_size": 0.1, "local_steps": 2, "rounds": 2, "batch_size": None, "tolerance": 0.5,
-             "close": True, "warm_start": False, "min_rows": 2, "random_state": 0, "verbose": False}  # fmt: skip
-POLICY = SitePolicy(min_batch_size=1, min_rows=1)
-STUDY = {"target": "y", "kind": "ridge", "features": None, "ignore": (), "categorical": (), "l2": 0.1,
-         "tolerance": "se:0.05", "missing": "error", "min_cell": 1, "trainer": "auto", "batch_size": "auto",
-         "max_rounds": 20, "evaluate": 0.0, "seed": 0, "classes": None, "exposure": None, "offset": None,
-         "weight": None, "client_intercepts": False}  # fmt: skip
+             "standardize": True, "trainer": "auto", "tolerance": 0.5, "dispersion": None, "warm_start": False,
+             "min_rows": 2, "verbose": False}  # fmt: skip
+STUDY: dict[str, Any] = {"target": "y", "kind": "ridge", "event": None, "columns": {}, "features": None, "ignore": (), "categorical": (),
+         "l2": 0.1, "tolerance": "se:0.05", "missing": "error", "min_cell": 1, "trainer": "auto", "hessians": True,
+         "max_exchanges": 20, "evaluate": 0.0, "exposure": None, "offset": None, "weight": None, "sums": "open",
+         "client_intercepts": False, "epsilon": None, "delta": None, "clip": None, "protect": "rows"}  # fmt: skip
 PART = {"n_clients": 3, "seed": 0, "min_rows": 1}
 
 
@@ -156,7 +155,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "feature_shift": (partition.feature_shift, {"X": X.reshape(-1, 2), "strength": 0.5, "column": None, **PART}),
         "FitSettings": (
             fs.models.FitSettings,
-            {"tolerance": 0.1, "batch_size": "auto", "step_size": None, "local_steps": None, "rounds": None, "seed": 0},
+            {"tolerance": 0.1, "trainer": "auto", "max_exchanges": 9, "client_intercepts": False, "dispersion": None},
         ),
         "Sweep": (Sweep, STUDY_OF_RUNS),
         "sweep": (
@@ -171,9 +170,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         ),
         "fit": (
             fs.fit,
-            {"data": FRAME, "target": "y", "client": "site", "kind": "ridge", "l2": 0.1, "tolerance": 0.5, "close": True,
-             "batch_size": None, "step_size": 0.1, "local_steps": 2, "rounds": 2, "seed": 0, "checkpoint": None,
-             "progress": False, "features": None, "drop": (), "categorical": (), "reference": {}, "dates": (),
+            {"data": FRAME, "target": "y", "client": "site", "kind": "ridge", "l2": 0.1, "tolerance": 0.5,
+             "trainer": "auto", "max_exchanges": 9, "client_intercepts": False, "dispersion": None, "features": None, "drop": (), "categorical": (), "reference": {}, "dates": (),
              "missing": "error", "min_rows": 2, "max_categories": 100, "exposure": None, "offset": None, "weight": None},
         ),
         "Poisson": (problems.Poisson, {**glm, "y": LABELS, "offset": None, "sample_weight": None}),
@@ -223,5 +221,4 @@ def estimator(kind: Any, *, X: Any, y: Any, clients: Any, sample_weight: Any, **
 def study(**given: Any) -> None:
     """Make the study and run it in this process."""
     tables = {str(site): rows.drop(columns="site") for site, rows in FRAME.groupby("site")}
-    seed = given.pop("seed")
-    fs.federation.Study(**given).run(tables, seed=seed, engine="reference", policy=POLICY)
+    fs.federation.Study(**given).run(tables, engine="reference")

@@ -67,8 +67,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
     rows()
     (cell,) = (folder / "sweep" / "cells").iterdir()
     problem = fs.data.from_frame(FRAME, target="y", client="site", standardize=True, intercept=True)
-    chosen = fs.models.FitSettings(rounds=3, local_steps=2, step_size=0.1)
-    fs.models.fit(problem, settings=chosen, progress=False).model.save(folder / "model.json")
+    fs.models.fit(problem).model.save(folder / "model.json")
     return {
         "checkpoint": Kind(folder / "run.npz", lambda: resumed(6), "run.npz"),
         "staged": Kind(folder / "staged.npz", staged, "staged.npz"),

@@ -1,4 +1,4 @@
-"""Attacks on a study by whoever holds the coordinator's key, or a site: they fail for reasons that the plan gives."""
+"""Attacks on a study with the coordinator's key: they fail for reasons that follow from the plan."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -57,7 +57,9 @@ class Attacker(InProcess):
         return found
 
 
-def begun(made: Plan | None = None, rows: Mapping[str, pd.DataFrame] | None = None) -> tuple[Coordinator, Attacker]:
+def begun(
+    made: Plan | None = None, rows: Mapping[str, pd.DataFrame] | None = None
+) -> tuple[Coordinator, Attacker]:
     """A coordinator whose sites have accepted plan and roster."""
     limits = SiteRules(min_cell=1, min_rows=1, min_sites=2)
     members = {site: StudySite(name=site, table=table, rules=limits) for site, table in (rows or tables()).items()}
@@ -166,9 +168,14 @@ def test_nothing_but_phase_number_and_vector_has_an_effect() -> None:
 
 def test_a_site_looks_at_one_plan() -> None:
     """Otherwise plans with range after range would tell a column's mean by which of them are accepted."""
-    site, looked = StudySite(name="lyon", table=tables()["lyon"]), []
+    site, looked = StudySite(name="lyon", table=tables()["lyon"]), list[Plan]()
     right = site.problems
-    site.problems = lambda made: looked.append(made) or right(made)  # type: ignore[assignment, func-returns-value]
+
+    def counted(made: Plan) -> list[str]:
+        looked.append(made)
+        return right(made)
+
+    site.problems = counted  # type: ignore[method-assign]
     codes = []
     for high in (10.0, 30.0, 60.0):
         made = plan(columns={**COLUMNS, "age": {"range": (0.0, high)}})
@@ -186,8 +193,14 @@ def test_only_the_plan_of_the_invitation_is_looked_at() -> None:
 
 
 def test_an_accepted_plan_cannot_be_replaced() -> None:
-    coordinator, attacker = begun()
-    for changes in ({"min_cell": 1}, {"sums": "open"}, {"sites": ("lyon", "x", "y")}, {"evaluate": 0.5}, {"l2": 1.0}):
+    _, attacker = begun()
+    for changes in (
+        {"min_cell": 1},
+        {"sums": "open"},
+        {"sites": ("lyon", "x", "y")},
+        {"evaluate": 0.5},
+        {"l2": 1.0},
+    ):
         message = Payload({KIND: "plan", DOCUMENT: json.dumps(plan(**changes).to_json())})
         assert refusal_in(attacker.members["lyon"].answer(message)) is RefusalCode.OTHER_SETTINGS
 
@@ -253,11 +266,11 @@ def test_a_level_of_a_few_rows_has_no_coefficient() -> None:
     rows["bonn"].loc[[1, 2], "ward"] = "A rare one"
     study = Study(target="ill", kind="logistic", min_cell=5)
     result = study.run(rows)
-    levels = result.plan.columns["ward"].levels
+    levels = result.settings.columns["ward"].levels
     assert levels == ("A", "B", "C")
     rows["lyon"].loc[:10, "ward"] = "rare"
     with_level = study.run(rows)
-    assert with_level.plan.columns["ward"].levels == ("A", "B", "C", "rare")
+    assert with_level.settings.columns["ward"].levels == ("A", "B", "C", "rare")
 
 
 def test_an_open_study_takes_no_matrix_from_few_rows() -> None:
@@ -281,7 +294,11 @@ def test_an_open_study_shows_no_count_below_min_cell() -> None:
     small = range(1, 8)
     open_plan = Study(target="ill", kind="logistic", sums="open", min_cell=8, missing="mean", evaluate=0.3)
     for message in result.received:
-        asked = open_plan.plan_for(rows) if message.phase.startswith(("levels", "moments", "spreads")) else result.plan
+        asked = (
+            open_plan.plan_for(rows)
+            if message.phase.startswith(("levels", "moments", "spreads"))
+            else result.settings
+        )
         numbers = decode(message.words, blocks_of(asked, message.phase))
         for name in ("rest", "present", "histogram", "rows"):
             assert not any(round(float(n)) in small for n in numbers.get(name, ())), (message.phase, name)
@@ -290,19 +307,24 @@ def test_an_open_study_shows_no_count_below_min_cell() -> None:
 
 
 def test_levels_that_are_rare_at_every_site_are_never_named() -> None:
-    rows = {site: table.assign(ward=table["ward"].where(table.index > 2, "only here")) for site, table in tables().items()}
+    rows = {
+        site: table.assign(ward=table["ward"].where(table.index > 2, "only here"))
+        for site, table in tables().items()
+    }
     for sums in ("secure", "open"):
         result = Study(target="ill", kind="logistic", sums=sums).run(rows)
-        assert "only here" not in json.dumps(result.plan.to_json())
+        assert "only here" not in json.dumps(result.settings.to_json())
 
 
 # documents from the coordinator
 
 
 def test_a_hostile_result_stays_a_note() -> None:
-    coordinator, attacker = begun()
+    _, attacker = begun()
     site = attacker.members["lyon"]
-    reply = site.answer(Payload({KIND: "result", DOCUMENT: json.dumps({"../../x": "<script>", "model": "\x1b[2J"})}))
+    reply = site.answer(
+        Payload({KIND: "result", DOCUMENT: json.dumps({"../../x": "<script>", "model": "\x1b[2J"})})
+    )
     assert reply.values == {"received": True}
     assert site.store.load_note("result") == {"../../x": "<script>", "model": "\x1b[2J"}
     for text in ("[]", "3", "not json", '"text"'):
@@ -311,12 +333,13 @@ def test_a_hostile_result_stays_a_note() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {KIND: "other"}, {KIND: 3}, {KIND: "plan"}, {KIND: "plan", DOCUMENT: "{}"}, {KIND: "plan", DOCUMENT: "[" * 10**5},
+    [{}, {KIND: "other"}, {KIND: 3}, {KIND: "plan"}, {KIND: "plan", DOCUMENT: "{}"},
+     {KIND: "plan", DOCUMENT: "[" * 10**5},
      {KIND: "question"}, {KIND: "question", "plan": "x", "roster": "y", "number": -1, "phase": "sums"},
      {KIND: "roster", DOCUMENT: '{"plan": 3, "keys": {"lyon": "ssh-rsa AAAA"}}'}],
 )  # fmt: skip
 def test_damaged_messages_get_a_code_and_no_text(values: dict[str, Any]) -> None:
-    coordinator, attacker = begun()
+    _, attacker = begun()
     reply = attacker.members["lyon"].answer(Payload(values))
     assert refusal_in(reply) is not None
     assert list(reply.values) == ["study-refused"]

@@ -1,26 +1,27 @@
-"""`fedscaffold study`: files and refusals; studies of real processes are in tests/flower/study."""
+"""`fedscaffold study`: files and rejections; studies of real processes are in tests/flower/study."""
 
 import json
-import socket
-from functools import partial
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
 
-from fedscaffold import dashboard
 from fedscaffold.cli.main import app
-from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
-from fedscaffold.flower.study.invite import Invite
+from fedscaffold.federation.study.plan import StudySettings
+from fedscaffold.federation.study.rows import TableFile
+from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
-from tests.flower.study.studies import visits
+from fedscaffold.flower.study.study_file import Invite, StudyFile, StudyFolder
+from tests.flower.study.studies import Deployment, visits
 from tests.hospitals import written
 
 runner = CliRunner(env={"COLUMNS": "200"})
-SITES = ("--set", "protect=sites")
+THREE = ("--site", "bonn,lyon", "--site", "oslo")
+NAMED = ("--target", "ill", "--kind", "logistic", "--features", "age,dose,ward", "--categorical", "ward")
 
 
 def study(*words: object, code: int = 0) -> str:
@@ -33,18 +34,26 @@ def study(*words: object, code: int = 0) -> str:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     found = tmp_path / "pilot.toml"
-    study("new", found, "--target", "ill", "--site", "bonn,lyon", "--site", "oslo", "--set", "tolerance=0.01")
+    study("new", found, *NAMED, *THREE, "--tolerance", "0.01")
     return found
+
+
+def join(file: Path, site: str, folder: Path) -> JoinedSite:
+    data = written(visits(0), file.parent / "visits.csv")
+    joined = JoinedSite(folder, Invite.load(file.parent / f"pilot-{site}.invite"), TableFile(data))
+    joined.open()
+    return joined
 
 
 def test_new_writes_a_file_that_can_be_read_and_invitations(file: Path) -> None:
     found = StudyFile.load(file)
-    assert found.sites == ("bonn", "lyon", "oslo")
-    assert (found.name, found.settings.target, found.settings.tolerance) == ("pilot", "ill", 0.01)
-    assert all(
-        "#" in line for line in file.read_text().splitlines() if line.startswith(("target", "l2", "timeout"))
-    )
-    invite = json.loads((file.parent / "oslo.invite").read_text())
+    assert found.plan.sites == ("bonn", "lyon", "oslo")
+    assert (found.plan.name, found.plan.target, found.plan.tolerance) == ("pilot", "ill", 0.01)
+    assert [column.type for column in found.plan.columns.values()] == ["number", "number", "category", "category"]
+    settings = [line for line in file.read_text().splitlines() if line.startswith(("target", "l2", "timeout"))]
+    assert len(settings) == 3
+    assert all("#" in line for line in settings)
+    invite = json.loads((file.parent / "pilot-oslo.invite").read_text())
     assert invite["address"] == "127.0.0.1:9092"
     assert "BEGIN CERTIFICATE" in invite["authority"]
     assert "PRIVATE" not in json.dumps(invite)
@@ -53,169 +62,209 @@ def test_new_writes_a_file_that_can_be_read_and_invitations(file: Path) -> None:
     assert all((keys / name).stat().st_mode & 0o077 == 0 for name in ("server.key", "coordinator.key"))
 
 
-def test_new_refuses_what_it_cannot_use(file: Path, tmp_path: Path) -> None:
-    assert "exists" in study("new", file, "--target", "ill", "--site", "a,b", code=2)
+def test_new_and_join_show_the_same_fingerprint(tmp_path: Path) -> None:
+    data = written(visits(0), tmp_path / "visits.csv")
+    said = study("new", tmp_path / "pilot.toml", "--target", "ill", "--like", data, *THREE)
+    fingerprint = StudyFile.load(tmp_path / "pilot.toml").plan.fingerprint
+    assert fingerprint in said
+    assert fingerprint in study("join", tmp_path / "pilot-bonn.invite", "--data", data, "--dry-run")
+    assert fingerprint in study("invite", tmp_path / "pilot.toml")
+
+
+def test_two_studies_in_one_folder_keep_their_invitations(file: Path) -> None:
+    study("new", file.parent / "other.toml", *NAMED, *THREE)
+    assert Invite.load(file.parent / "pilot-bonn.invite").plan.name == "pilot"
+    assert Invite.load(file.parent / "other-bonn.invite").plan.name == "other"
+
+
+def test_the_options_are_those_of_the_settings(tmp_path: Path) -> None:
+    """Every setting is an option or a name of --set, with the default of the class."""
+    text = " ".join(study("new", "--help").split())
+    for name in StudySettings.model_fields:
+        assert f"--{name}" in text or name in text
+    plan_file = tmp_path / "a.toml"
+    more = ("--set", "hessians=false", "--set", "max_exchanges=70", "--set", "columns={age = {range = [0, 99]}}")
+    study("new", plan_file, *NAMED, *THREE, "--l2", "0.5", "--sums", "open", "--event", "no", *more)
+    plan = StudyFile.load(plan_file).plan
+    assert (plan.l2, plan.sums, plan.event, plan.hessians, plan.max_exchanges) == (0.5, "open", "no", False, 70)
+    assert plan.columns["age"].range == (0.0, 99.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), ["give --target and --site"]),
+        ((*NAMED, "--site", "bonn"), ["a study has two or more sites"]),
+        ((*NAMED, "--site", "bonn,bonn,graz"), ["different names"]),
+        ((*NAMED, "--site", "bonn,graz"), ["secure sums need three sites", "--sums open"]),
+        ((*NAMED, *THREE, "--kind", "probit"), ["'ridge', 'logistic', 'poisson' or 'gamma'"]),
+        ((*NAMED, *THREE, "--address", "here"), ["HOST:PORT"]),
+        ((*NAMED, *THREE, "--set", "missing_sites=go", "--set", "l2=1", "--set", "x"),
+         ["--set does not know 'missing_sites'", "give 'l2' as --l2", "--set must be NAME=VALUE, got 'x'"]),
+        ((*NAMED, "--site", "a,../b,c"), ["../b is not a name"]),
+        ((*NAMED, *THREE, "--l2", "-1", "--tolerance", "near", "--set", "min_cell=0"), ["l2", "min_cell"]),
+        (("--target", "ill", *THREE), ["--kind and --features, or --like"]),
+        ((*NAMED, *THREE, "--like", "none.csv"), ["none.csv"]),
+    ],
+)  # fmt: skip
+def test_new_names_all_that_it_cannot_use(tmp_path: Path, words: tuple[str, ...], said: list[str]) -> None:
     other = tmp_path / "other.toml"
-    assert "give --target and --site" in study("new", other, code=2)
-    assert "two sites or more" in study("new", other, "--target", "ill", "--site", "bonn", code=2)
-    assert "different names" in study("new", other, "--target", "ill", "--site", "bonn,bonn", code=2)
-    assert "kind must be" in study("new", other, "--target", "ill", "--site", "a,b", "--kind", "probit", code=2)
-    assert "HOST:PORT" in study("new", other, "--target", "ill", "--site", "a,b", "--address", "here", code=2)
-    assert "--set does not know 'missing_sites'" in study(
-        "new", other, "--target", "i", "--site", "a,b", "--set", "missing_sites=go", code=2
-    )
-    assert "the name of a site must be" in study("new", other, "--target", "ill", "--site", "a,../b", code=2)
-    assert not other.exists()
+    shown = study("new", other, *words, code=2)
+    for sentence in said:
+        assert sentence in shown
+    assert not list(tmp_path.iterdir())
 
 
 def test_invite_and_accept_know_the_sites(file: Path, tmp_path: Path) -> None:
-    assert "oslo.invite" in study("invite", file, "oslo")
+    assert "exists" in study("new", file, *NAMED, *THREE, code=2)
+    assert "pilot-oslo.invite" in study("invite", file, "oslo")
     assert "no site called ulm" in study("invite", file, "ulm", code=2)
     assert "is not a site's public key" in study("accept", file, file, code=2)
     assert "cannot read the key" in study("accept", file, tmp_path / "none.pub", code=2)
-    data = written(visits(0), tmp_path / "visits.csv")
-    keys = {}
-    for site in ("bonn", "lyon"):
-        invited = Invite.load(file.parent / f"{site}.invite")
-        keys[site] = JoinedSite(folder=tmp_path / site, invite=invited, data=data).save()
-    told = study("accept", file, keys["bonn"], keys["lyon"])
-    assert told.count("SHA256:") == 2
-    assert "not accepted yet: oslo" in told
+    keys = {site: join(file, site, tmp_path / site).public_key for site in ("bonn", "lyon")}
+    said = study("accept", file, keys["bonn"], keys["lyon"])
+    assert said.count("SHA256:") == 2
+    assert "not accepted yet: oslo" in said
     study("accept", file, keys["bonn"])  # again, the same
-    other = JoinedSite(folder=tmp_path / "new", invite=Invite.load(file.parent / "bonn.invite"), data=data).save()
+    other = join(file, "bonn", tmp_path / "new").public_key
     assert "--replace" in study("accept", file, other, code=2)
     study("accept", file, other, "--replace")
     assert StudyFolder(file).accepted()["bonn"] == other.read_text().strip()
-    text = other.read_text().replace(" bonn", " oslo")
-    assert "two sites have the same key" in study("accept", file, text, code=2)
+    text = other.read_text().strip()
+    assert "two sites have the same key" in study("accept", file, text.replace(" bonn", " oslo"), code=2)
+    shown = study("accept", file, text.replace(" bonn", " ../b"), text.replace(" bonn", " u\x1b[2J"), code=2)
+    assert "\x1b[2J" not in shown
+    assert shown.count("no site called") == 2
+    assert sorted(path.name for path in (StudyFolder(file).path / "accepted").iterdir()) == [
+        "bonn.pub",
+        "lyon.pub",
+    ]
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"ill": None}, "has no column 'ill'"),
-        ({"age": [1.0, None] * 30}, "column 'age' has missing values"),
-        ({"age": float("inf")}, "infinite"),
+        ({"ill": None, "dose": None}, ["'dose'", "'ill'"]),
+        ({"age": [1.0, None] * 30}, ["missing"]),
+        ({"age": float("inf")}, ["age"]),
+        ({"ward": [f"room {k}" for k in range(60)]}, ["ward"]),
     ],
 )
 def test_join_checks_the_table_before_anything_is_made(
-    file: Path, tmp_path: Path, change: dict[str, Any], words: str
+    file: Path, tmp_path: Path, change: dict[str, Any], words: list[str]
 ) -> None:
     table = visits(0)
     for name, values in change.items():
         table = table.drop(columns=name) if values is None else table.assign(**{name: values})
     data = written(table, tmp_path / "visits.parquet")
-    assert words in study("join", file.parent / "bonn.invite", "--data", data, "--accept", "auto", code=2)
-    assert not (tmp_path / "bonn-site").exists()
+    shown = study("join", file.parent / "pilot-bonn.invite", "--data", data, "--accept", "auto", code=2)
+    for word in words:
+        assert word in shown
+    assert not (tmp_path / "pilot-bonn").exists()
 
 
-def test_join_refuses_what_it_cannot_use_and_shows_what_would_leave(file: Path, tmp_path: Path) -> None:
-    invite, data = file.parent / "bonn.invite", written(visits(0), tmp_path / "visits.csv")
+def test_join_rejects_what_it_cannot_use_and_shows_what_would_leave(file: Path, tmp_path: Path) -> None:
+    invite, data = file.parent / "pilot-bonn.invite", written(visits(0), tmp_path / "visits.csv")
     empty = written(visits(0).head(0), tmp_path / "empty.csv")
-    assert "the table has no rows" in study("join", invite, "--data", empty, "--accept", "auto", code=2)
+    study("join", invite, "--data", empty, "--accept", "auto", code=2)
     assert "is not an invitation" in study("join", file, "--data", data, code=2)
-    assert "cannot read" in study("join", invite, "--data", tmp_path / "none.csv", code=2)
+    assert "none.csv" in study("join", invite, "--data", tmp_path / "none.csv", code=2)
     assert "--accept must be" in study("join", invite, "--data", data, "--accept", "yes", code=2)
     assert "needs a terminal" in study("join", invite, "--data", data, code=2)
+    assert "--set takes delimiter" in study("join", invite, "--data", data, "--set", "l2=1", code=2)
+    assert "--peer must be" in study("join", invite, "--data", data, "--peer", "ulm=12", code=2)
     policy = tmp_path / "policy.toml"
-    policy.write_text("min_batch_size = 20\n[study]\nmin_cel = 10\n")
-    assert "unknown fields: min_cel" in study("join", invite, "--data", data, "--policy", policy, code=2)
-    policy.write_text("min_batch_size = 20\n[study]\nmin_cell = 10\nallow_hessians = false\n")
-    told = study("join", invite, "--data", data, "--policy", policy, "--dry-run")
-    assert "Nothing has been sent" in told
-    assert "hessian of" not in told
-    assert "hessian of" in study("join", invite, "--data", data, "--dry-run")
-
-
-def test_join_knows_the_classes_of_the_study(tmp_path: Path) -> None:
-    file = tmp_path / "pilot.toml"
-    study("new", file, "--target", "ill", "--site", "a,b", "--set", "classes=no,yes")
-    data = written(visits(0).assign(ill=[0, 1] * 30), tmp_path / "visits.csv")
-    told = study("join", tmp_path / "a.invite", "--data", data, "--accept", "auto", code=2)
-    assert "the target 'ill' has the values '0', '1', but the classes of the study are 'no', 'yes'" in told
+    policy.write_text("[study]\nmin_cel = 10\nmin_rows = 'many'\n")
+    shown = study("join", invite, "--data", data, "--policy", policy, code=2)
+    assert "min_cel" in shown
+    assert "min_rows" in shown
+    policy.write_text("[study]\nmin_cell = 10\nallow_hessians = false\n")
+    shown = study("join", invite, "--data", data, "--policy", policy, "--dry-run", code=2)
+    assert "min_cell = 5, the site's policy asks for 10" in shown
+    assert "Hessians" in shown
+    assert "Nothing has been sent" in study("join", invite, "--data", data, "--dry-run")
+    assert not (tmp_path / "pilot-bonn").exists()
 
 
 def test_status(tmp_path: Path) -> None:
     assert "cannot read" in study("status", tmp_path, code=2)
-    board = StatusBoard(tmp_path, name="pilot", target="ill", tolerance="se:0.05", sites=["bonn", "lyon"])
-    board.site("lyon", "refused", "site lyon refuses: the site's table has no rows")
-    told = study("status", tmp_path, code=1)
-    assert "killed" in told
-    assert "the site's table has no rows" in told
-    assert json.loads(study("status", tmp_path, "--json", code=1))["sites"]["bonn"]["state"] == "invited"
+    plan = Deployment(tmp_path / "study").plan
+    board = StatusBoard(tmp_path, plan)
+    with board.watch():
+        board.site("bonn", "refused", "its table\x1b[2J has changed")
+        shown = study("status", tmp_path, code=3)
+        assert "\x1b[2J" not in shown
+        assert "its table" in shown
+    assert json.loads(study("status", tmp_path, "--json"))["state"] == "finished"
 
 
-def test_run_refuses_a_folder_of_another_study(file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "study.json").write_text(json.dumps({"name": "other"}))
-    assert "other settings, sites or keys" in study("run", file, "--out", out, code=2)
-    assert "cannot read" in study("run", tmp_path / "none.toml", "--out", out, code=2)
+def test_run_rejects_a_folder_of_another_study_and_missing_keys(tmp_path: Path) -> None:
+    one, other = Deployment(tmp_path / "one"), Deployment(tmp_path / "other", min_cell=6)
+    with one.answering(tmp_path / "share"):
+        one.conduct(tmp_path / "share")
+    words = ("--out", one.out, "--folder", tmp_path / "share")
+    assert "another plan or other keys" in study("run", other.file, *words, code=2)
+    (StudyFolder(other.file).path / "accepted" / "graz.pub").unlink()
+    shown = study("run", other.file, "--out", tmp_path / "out", code=2)
+    assert "no key has been accepted yet of graz" in shown
+    assert "ok: the model" in study("verify", one.out)
+    (one.out / "for-sites.json").write_text("{}")
+    assert "PROBLEM" in study("verify", one.out, code=1)
+    study("verify", tmp_path / "none", code=2)
 
 
-def test_run_serves_a_live_page_while_the_study_goes_on(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+WITHOUT = """
+import sys
 
-    class Link:
-        def __init__(self, file: Path, folder: Path, tell: Any) -> None:
-            self.folder = folder
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
-        def run(self, each: Any) -> StudyStatus:
-            board = StatusBoard(self.folder, name="pilot", target="ill", tolerance="se:0.05")
-            with board.watch():
-                board.phase("measure")
-                with urlopen(f"http://127.0.0.1:{port}/secret/") as page:
-                    assert b"pilot" in page.read()
-            return study_status(self.folder)
-
-    monkeypatch.setattr("fedscaffold.flower.study.link.CoordinatorLink", Link)
-    monkeypatch.setattr(dashboard, "serve_dashboard", partial(dashboard.serve_dashboard, token="secret"))
-    out = tmp_path / "out"
-    out.mkdir()
-    told = study("run", file, "--out", out, "--dashboard", f"127.0.0.1:{port}")
-    assert f"http://127.0.0.1:{port}/secret/" in told
-    with pytest.raises(OSError, match="refused"):
-        urlopen(f"http://127.0.0.1:{port}/secret/")
+sys.meta_path.insert(0, Blocked())
+sys.argv = ["fedscaffold", *{words!r}]
+from fedscaffold.cli.start import main
+main()
+"""
 
 
-def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
-    """The budget reaches the invitation, and from there the site's own policy; bad ones leave no file."""
-    bounds = tmp_path / "bounds.toml"
-    bounds.write_text('age = [0, 120]\nill = ["no", "yes"]\n')
-    file = tmp_path / "pilot.toml"
-    new = ("new", file, "--target", "ill", "--site", "bonn,lyon", "--bounds", bounds)
-    for wrong, words in [
-        (("--epsilon", 0), "--epsilon must be a positive number, got 0.0"),
-        (("--epsilon", 1, "--set", "delta=1"), "delta must be below 1"),
-        (("--epsilon", 1, "--set", "clip=0"), "clip must be a positive number"),
-        (("--epsilon", 1, *SITES, "--set", "delta=0.01"), "--set protect=sites requires --l2"),
-        (("--epsilon", 1, *SITES, "--l2", 0.1), "--set protect=sites requires --set delta=..."),
-        (("--epsilon", 1, *SITES, "--l2", 0.1, "--set", "delta=0.9"), "delta must be below"),
-        (("--epsilon", 1, "--set", "protect=phones"), "protect must be one of 'rows', 'sites'"),
-        (
-            ("--epsilon", 1, "--secure", "--set", "trainer=newton"),
-            "cannot be combined with --set trainer=...",
-        ),
-        ((), "--bounds requires --epsilon"),
-    ]:
-        assert words in study(*new, *wrong, code=2)
-        assert not file.exists()
-    study(*new, "--epsilon", 2, "--set", "delta=0.001", "--secure")
-    assert StudyFile.load(file).settings.epsilon == 2.0
-    assert StudyFile.load(file).settings.secure
-    invite = Invite.load(tmp_path / "bonn.invite")
-    joined = JoinedSite(folder=tmp_path / "bonn", invite=invite, data=tmp_path / "bonn.csv")
-    policy = joined.site().policy
-    assert (policy.epsilon, policy.delta) == (2.0, 0.001)
-    own = tmp_path / "policy.toml"
-    for text, budget in [
-        ("epsilon = 0.5", (0.5, 0.5, 0.001)),
-        ("epsilon = 9.0\ndelta = 1e-5", (9.0, 2.0, 1e-5)),  # of all studies together, and of this one
-    ]:
-        own.write_text(f"{text}\n")
-        site = JoinedSite(folder=tmp_path / "bonn", invite=invite, data=tmp_path / "bonn.csv", policy=own).site()
-        assert (site.policy.epsilon, site.policy.run_epsilon, site.policy.delta) == budget
+def without(blocked: tuple[str, ...], *words: str) -> tuple[int, str]:
+    """Run a command in a process without some packages."""
+    code = WITHOUT.format(blocked=set(blocked), words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_help_works_without_optional_packages(file: Path) -> None:
+    code, shown = without(("cryptography", "flwr"), "study", "--help")
+    assert code == 0, shown
+    assert "verify" in shown
+    code, shown = without(("cryptography", "flwr"), "study", "invite", str(file))
+    assert code == 2
+    assert "cryptography" in shown
+    assert "pip install" in shown
+    assert "Traceback" not in shown
+    code, shown = without(("pydantic",), "study", "--help")
+    assert code == 2
+    assert "fedscaffold[study]" in shown
+
+
+def test_the_extra_for_studies_has_all_that_coordinator_and_sites_need(tmp_path: Path) -> None:
+    """A dry run and a study by post, without packages that the extra does not install."""
+    blocked = ("pandas", "matplotlib", "jax", "ray", "torch", "statsmodels", "dp_accounting", "polars", "optax")
+    data = written(visits(0), tmp_path / "visits.csv")
+    words = [str(tmp_path / "pilot.toml"), "--target", "ill", "--like", str(data), *THREE]
+    code, shown = without(blocked, "study", "new", *words)
+    assert code == 0, shown
+    code, shown = without(
+        blocked, "study", "join", str(tmp_path / "pilot-bonn.invite"), "--data", str(data), "--dry-run"
+    )
+    assert code == 0, shown
+    code, shown = without(blocked, "federate", "--help")
+    assert code == 0, shown

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscaffold.flower.study.study_file import StudyFile
-from tests.cli.test_study import study
+from tests.cli.test_study import NAMED, study
 from tests.flower.study.studies import visits
 
 ROOT = Path(__file__).parents[2]
@@ -47,65 +46,46 @@ def on_terminal(
     return process.wait(30.0), shown
 
 
-def test_new_asks_for_what_is_missing(tmp_path: Path) -> None:
-    answers = [
-        ("Which column is to be predicted?", "ill"),
-        ("Names of the sites", "bonn, graz"),
-        ("HOST:PORT", ""),
-    ]
-    code, shown = on_terminal(tmp_path, ["study", "new", "pilot.toml"], answers)
-    assert code == 0, shown
-    found = StudyFile.load(tmp_path / "pilot.toml")
-    assert (found.settings.target, found.sites, found.address) == ("ill", ("bonn", "graz"), "127.0.0.1:9092")
-    assert (tmp_path / "graz.invite").exists()
-
-
 @pytest.mark.parametrize(
-    ("secure", "yes"),
-    [(True, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((True, False), (False, True)))],
-)
-def test_join_asks_before_it_takes_part(tmp_path: Path, secure: bool, yes: bool) -> None:
-    file = tmp_path / "pilot.toml"
-    more = ["--secure"] if secure else []
-    study("new", file, "--target", "ill", "--site", "bonn,graz,lyon", "--set", "evaluate=0", *more)
+    ("sums", "take_part", "roster"),
+    [
+        ("secure", "y", "y"),
+        *(pytest.param(*case, marks=pytest.mark.slow)
+          for case in (("secure", "y", "n"), ("secure", "n", ""), ("open", "y", "y"))),
+    ],
+)  # fmt: skip
+def test_join_asks_before_anything_has_left(tmp_path: Path, sums: str, take_part: str, roster: str) -> None:
+    study("new", tmp_path / "pilot.toml", *NAMED, "--site", "bonn,graz,lyon", "--sums", sums, "--l2", "auto")
     visits(0).to_csv(tmp_path / "visits.csv", index=False)
-    answers = [("Are they the ones that their people gave you?", "y")] if secure else []
-    answers.append(("Does this site take part?", "y" if yes else "n"))
-    words = ["study", "join", "bonn.invite", "--data", "visits.csv"]
-    code, shown = on_terminal(tmp_path, words, answers, NODE)
-    assert "ward: categories north, south" in shown
-    assert "to predict ill: no, yes" in shown
-    if secure:
-        assert re.search(r"graz: ([0-9a-f]{4} ){7}[0-9a-f]{4}", shown)
-    if yes:
+    answers = [("Does this site take part?", take_part)]
+    answers += [("Are they the ones that their people gave you?", roster)] if roster else []
+    code, shown = on_terminal(
+        tmp_path, ["study", "join", "pilot-bonn.invite", "--data", "visits.csv"], answers, NODE
+    )
+    assert "Nothing has been sent" in shown
+    folder = tmp_path / "pilot-bonn"
+    if take_part == "n":
+        assert code == 2, shown
+        assert "nothing has left this site" in shown
+        assert not folder.exists()
+        return
+    assert re.search(r"graz: SHA256:[A-Za-z0-9+/]{43}", shown)
+    if roster == "y":
         assert code == 0, shown
         assert "the study is over" in shown
+        assert (folder / "site.html").exists()
+        assert (folder / "bonn.log.json").exists()
     else:
         assert code == 3, shown
-        assert "the agreement was not accepted by bonn" in shown
+        assert "rejected: the people of the site did not accept the roster" in shown
+        assert "words" not in (folder / "audit.jsonl").read_text()
 
 
 @pytest.mark.slow
-def test_join_refuses_keys_that_people_do_not_know(tmp_path: Path) -> None:
-    study("new", tmp_path / "pilot.toml", "--target", "ill", "--site", "bonn,graz,lyon", "--secure")
+def test_join_rejects_keys_that_people_do_not_know(tmp_path: Path) -> None:
+    study("new", tmp_path / "pilot.toml", *NAMED, "--site", "bonn,graz,lyon")
     visits(0).to_csv(tmp_path / "visits.csv", index=False)
-    words = ["study", "join", "bonn.invite", "--data", "visits.csv"]
-    code, shown = on_terminal(tmp_path, words, [("Are they the ones that their people gave you?", "n")], NODE)
+    words = ["study", "join", "pilot-bonn.invite", "--data", "visits.csv", "--accept", "auto"]
+    code, shown = on_terminal(tmp_path, [*words, "--peer", f"graz=SHA256:{'0' * 43}"], [], NODE)
     assert code == 3, shown
-    assert "keys were not accepted by bonn" in shown
-    known = ["--accept", "auto", "--peer", f"graz={'0' * 32}", "--peer", f"lyon={'1' * 32}"]
-    code, shown = on_terminal(tmp_path, [*words, *known], [], NODE)
-    assert code == 3, shown
-    assert "keys were not accepted by bonn" in shown
-
-
-def test_fingerprints_that_are_none_are_refused(tmp_path: Path) -> None:
-    study("new", tmp_path / "pilot.toml", "--target", "ill", "--site", "bonn,graz,lyon", "--secure")
-    study("new", tmp_path / "open.toml", "--target", "ill", "--site", "kiel,linz")
-    visits(0).to_csv(tmp_path / "visits.csv", index=False)
-    data = ("--data", tmp_path / "visits.csv", "--peer")
-    assert "32 hexadecimal digits" in study("join", tmp_path / "bonn.invite", *data, "graz=12", code=2)
-    assert "which this one is not" in study("join", tmp_path / "kiel.invite", *data, f"linz={'0' * 32}", code=2)
-    few = ("new", tmp_path / "few.toml", "--target", "ill", "--site", "a,b,c,d")
-    assert "more than half" in study(*few, "--secure", "--set", "secure_threshold=2", code=2)
-    assert "secure_threshold requires --secure" in study(*few, "--set", "secure_threshold=3", code=2)
+    assert "the key of graz is another than the one that --peer gives" in shown

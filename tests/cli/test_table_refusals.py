@@ -58,7 +58,7 @@ CASES: list[tuple[Callable[[pd.DataFrame], str], list[str], str]] = [
     (plain, ["--missing", "drop"], "--missing must be"),
     (plain, ["--l2", "-1"], "--l2 must be"),
     (plain, ["--tolerance", "2"], "--tolerance must be below 1"),
-    (plain, ["--set", "batch_size=some"], "batch_size must be"),
+    (plain, ["--set", "max_exchanges=some"], "max_exchanges must be"),
     (
         lambda frame: plain(frame.assign(**{"mean area": 1.0})),
         [],

@@ -58,7 +58,7 @@ def test_every_number_of_a_method_or_an_engine_is_kept_converted() -> None:
         fs.engines.Jax(clients_at_once=one),
         fs.engines.Ray(shards=one, snapshot_every=one),
         fs.simulation.TailAverage(after=one),
-        fs.models.FitSettings(tolerance=half, batch_size=one, local_steps=one, seed=one, step_size=half),
+        fs.models.FitSettings(tolerance=half, max_exchanges=one, dispersion=half),
     ]  # fmt: skip
     for item in made:
         for name, value in vars(item).items():

@@ -26,7 +26,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
     (fs.plan, (PROBLEM,), "n_rounds", "max_rounds"),
     (fs.fit, (None,), "alpha", "l2"),
     (FederatedRidge, (), "l2", "alpha"),
-    (FederatedLogisticRegression, (), "seed", "random_state"),
+    (FederatedLogisticRegression, (), "tolerence", "tolerance"),
 ]
 
 

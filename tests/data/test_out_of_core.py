@@ -46,23 +46,15 @@ print(json.dumps({"refused": refused, "theta": theta, "grown": memory("VmHWM") -
 
 
 def work(file: Path, cache_dir: Path | None, fitted: bool) -> list[float]:
-    """What is done under the limit: a run, which finds the optimum too, or a whole fit with its comparisons."""
+    """What is done under the limit: a run, which finds the optimum too, or fits by both trainers."""
     if not fitted:
         problem = fs.data.from_file(file, cache_dir=cache_dir, **OPTIONS)
         trace = fs.run(problem, METHOD, rounds=2, batch_size=10, engine=ENGINE, record=("mse", "loss"))
         return [*trace.theta[0].tolist(), float(trace.mse[0, -1]), float(trace.loss[0, -1])]
-    from fedscaffold.models.compare import run_fedavg, score_model
-    from fedscaffold.models.local_models import compare_local_models
-    from fedscaffold.models.metrics import training_metrics
-
     problem = fs.data.open_problem(file, target="y", client="client", cache_dir=cache_dir)
-    settings = fs.models.FitSettings(tolerance=0.05, rounds=3, local_steps=4)
-    found = fs.models.fit(problem, settings=settings, progress=False)
-    run_fedavg(found.planned, settings, rounds=3, progress=False)
-    metrics = training_metrics(found.planned, found.theta)
-    compare_local_models(found.planned, max_clients=5)
-    return [*found.theta.tolist(), *score_model("", found.planned, found.theta).client_losses.tolist()[:5],
-            metrics["r2"]]  # fmt: skip
+    found = fs.models.fit(problem)
+    scaffold = fs.models.fit(problem, settings=fs.models.FitSettings(trainer="scaffold", max_exchanges=8))
+    return [*found.theta.tolist(), *scaffold.theta.tolist(), *found.summary("cluster").se.tolist()]
 
 
 def under(limit: int, folder: Path, what: str) -> dict[str, Any]:

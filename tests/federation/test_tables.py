@@ -13,7 +13,7 @@ from fedscaffold.data import from_frame
 from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.flower.study.local import site_files
-from fedscaffold.models.planning.planned import FitSettings, plan_fit
+from fedscaffold.models.coding import standardize_target
 from tests.hospitals import cancer, diabetes, wine, written
 
 
@@ -21,11 +21,8 @@ def agreed(frame: pd.DataFrame, target: str, kind: Any) -> tuple[Any, Agreement]
     problem = from_frame(
         frame, target=target, client="hospital", kind=kind, l2=0.01, standardize=True, intercept=True
     )
-    task = plan_fit(problem, FitSettings(step_size=0.1, local_steps=2, rounds=2))
-    agreement = Agreement(
-        encoding=task.problem.encoding, l2=0.01, target_shift=task.target_shift, target_scale=task.target_scale
-    )
-    return task.problem, agreement
+    standardized, shift, scale = standardize_target(problem)
+    return standardized, Agreement.of_problem(standardized, target_shift=shift, target_scale=scale)
 
 
 @pytest.mark.parametrize(

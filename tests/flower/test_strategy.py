@@ -20,8 +20,7 @@ from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.federation import SitePolicy
 from fedscaffold.flower import nodes as nodes_module
-from fedscaffold.flower.certificates import make_key
-from fedscaffold.flower.keys import key_in_hexadecimal
+from fedscaffold.flower.certificates import key_in_hexadecimal, make_key
 from fedscaffold.flower.wire import ARRAYS, VALUES, vector_of
 from tests.federation.test_own_methods import OWN, HeavyBall
 from tests.federation.test_own_methods import Scaffold as SameName

@@ -222,7 +222,7 @@ def situations(draw: st.DrawFn) -> tuple[Ridge | fs.problems.Logistic, Method, i
 def test_corrections_sum_to_zero(situation: tuple[Ridge | fs.problems.Logistic, Method, int | None]) -> None:
     """Σ w_c ξ_c = 0 through cohorts, unequal steps, weights and noise; for two-sided, ξ_c = c − c_c."""
     problem, method, batch_size = situation
-    trace = fs.run(problem, method, rounds=12, batch_size=batch_size, repetitions=2, engine="reference")
+    trace = fs.run(problem, method, rounds=5, batch_size=batch_size, repetitions=2, engine="reference")
     xi = trace.control_variates
     assert problem.n_clients == 1 or method.participants(problem.n_clients) == 1 or np.abs(xi).max() > 1e-6
     drift = np.abs(np.einsum("c,rcj->rj", problem.weights, xi)).max()

@@ -13,7 +13,6 @@ import statsmodels.api as sm
 
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.models.report import ReportInputs, compared_report
 from tests.inference.data_sets import shipped
 
 COVARIANCES = ("nonrobust", "HC0", "HC1", "cluster")
@@ -92,14 +91,6 @@ def test_the_models_file_keeps_coefficients_and_standard_errors(kind: str, tmp_p
         old.summary()
 
 
-def test_without_closing_the_run_itself_comes_within_the_tolerance() -> None:
-    fit = fs.fit(table("logistic"), target="out", client="site", l2=0, close=False, tolerance="se:0.05")
-    summary = fit.summary()
-    np.testing.assert_array_equal(fit.theta, fit.trace.theta[0])
-    assert (summary.optimisation_error <= 0.05 * summary.se).all()
-    assert (summary.optimisation_error > 1e-8 * summary.se).any()
-
-
 @pytest.mark.parametrize("how", ["frame", "csv", "parquet", "folder"])
 def test_frames_files_and_folders(how: str, tmp_path: Path) -> None:
     data: Any = table("logistic")
@@ -115,7 +106,7 @@ def test_frames_files_and_folders(how: str, tmp_path: Path) -> None:
 
 def test_separation_and_collinearity_are_named() -> None:
     data = table("logistic").assign(marker=lambda t: (t["out"] == "yes") * (t["age"] > 65) * 1.0)
-    with pytest.raises(InvalidInput, match=r"^'marker' separates the classes.*l2"):
+    with pytest.raises(InvalidInput, match=r"^'marker' separates the classes, .*l2"):
         fs.fit(data, target="out", client="site", l2=0)
     data = table("ridge").assign(years=lambda t: 2 * t["age"] + t["dose"])
     with pytest.raises(InvalidInput, match=r"'age'.*depend on each other|depend on each other") as refused:
@@ -155,60 +146,6 @@ def test_the_report_has_coefficients_and_a_forest_plot(kind: str, tmp_path: Path
     assert "ward=y" in page
 
 
-# the tolerance
-
-
-def far_off(**more: Any) -> fs.models.Fit:
-    """A fit whose run is stopped long before it is close."""
-    return fs.fit(
-        table("logistic"), target="out", client="site", l2=0, step_size=0.02, local_steps=1, rounds=1, **more
-    )
-
-
-def test_closing_goes_on_until_every_coefficient_is_within_the_tolerance() -> None:
-    fit = far_off(tolerance="se:1e-7")
-    assert fit.closed is not None
-    assert fit.closed.steps > 2
-    assert fit.error_in_standard_errors is not None
-    assert fit.error_in_standard_errors <= 1e-7
-    assert fit.reached
-    np.testing.assert_allclose(fit.summary().coef, fitted("logistic").summary().coef, rtol=1e-9)
-    plain = far_off(tolerance=0.005)
-    assert plain.closed is not None
-    assert plain.closed.steps == 2
-    assert not plain.reached
-
-
-def test_without_closing_the_fit_says_that_the_tolerance_was_missed() -> None:
-    fit = far_off(close=False)
-    error = fit.summary().optimisation_error / fit.summary().se
-    assert fit.error_in_standard_errors == pytest.approx(error.max())
-    assert error.max() > 1.0
-    assert not fit.reached
-    assert "NOT reached" in repr(fit)
-    assert fit.closing is None
-
-
-def test_headline_and_table_state_the_same_distances(tmp_path: Path) -> None:
-    """Before closing and after it, each with its own row and its own words."""
-    fit = fitted("logistic")
-    comparison = fit.compare()
-    assert [score.name for score in comparison.scores] == ["Scaffold", "Scaffold, closed", "FedAvg", "Pooled"]
-    assert comparison.before_closing is not None
-    assert comparison.before_closing.relative_distance == pytest.approx(fit.relative_distance, rel=1e-12)
-    assert comparison.scaffold.relative_distance < 1e-9 < fit.relative_distance
-    begin, end = compared_report(fit, ReportInputs.of_fit(fit)).headline.split(". ", 1)
-    assert begin == (
-        "The model's coefficients are less than 0.01% of a standard error away from those that pooled data would "
-        "give (within the tolerance of 0.05 standard errors)"
-    )
-    assert f"came within {fit.relative_distance:.2%} of them, and 2 Newton steps closed the rest" in end
-    missed = far_off(close=False)
-    words = compared_report(missed, ReportInputs.of_fit(missed)).headline
-    assert "MISSING the tolerance of 0.05 standard errors" in words
-    assert "Newton" not in words
-
-
 def test_more_columns_than_rows_are_fitted_with_a_penalty_and_have_no_standard_errors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20, 30))
@@ -219,7 +156,7 @@ def test_more_columns_than_rows_are_fitted_with_a_penalty_and_have_no_standard_e
     assert fit.reached
     with pytest.raises(InvalidInput, match="20 rows for 31 coefficients, so nothing is left to estimate"):
         fit.summary()
-    with pytest.raises(InvalidInput, match="20 rows for 31 coefficients; use fewer columns or more rows"):
+    with pytest.raises(InvalidInput, match=r"20 rows for 31 coefficients, .*use fewer columns or more rows"):
         fs.fit(frame, target="y", client="s", kind="ridge", l2=0)
     fit.report(tmp_path / "report.html")
     assert "<h2>Coefficients</h2>" not in (tmp_path / "report.html").read_text()

@@ -1,5 +1,6 @@
 """Plans against simulation and a grid search, their explanations and their rejections."""
 
+import math
 import re
 import time
 from typing import Any
@@ -13,7 +14,8 @@ import fedscaffold as fs
 from benchmarks.plans import plan_case
 from fedscaffold.core.errors import OutOfReach
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.planning.search import Meter, descend
+from fedscaffold.planning.measured import ErrorCurve, Meter
+from fedscaffold.planning.search import descend
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import METHODS
 from tests.planning.problems import Problem, mixed, simulated_share
@@ -46,19 +48,17 @@ def test_no_grid_point_is_much_cheaper(kind: type[Problem]) -> None:
     problem = mixed(kind, 200, n_clients=5, dim=3)
     target = 0.02 * float(problem.optimum() @ problem.optimum())
     plan = fs.plan(problem, target_mse=target, batch_size=5)
-    best = np.inf
     for local_steps in (1, 4, 16, 64, 256):
+        each = 100.0 + local_steps
+        rounds = min(1000, 3000 // local_steps, math.ceil(plan.cost / 1.3 / each))  # after more it is not cheaper
         for step_size in np.geomspace(0.002, 0.5, 9):
             method = fs.Scaffold(step_size=float(step_size), local_steps=local_steps)
             try:
-                rounds = min(1000, 3000 // local_steps)
                 trace = fs.run(problem, method, rounds=rounds, batch_size=5, repetitions=40)
             except fs.Diverged:
                 continue
             below = np.flatnonzero(trace.mse.mean(axis=0) <= target)
-            if below.size:
-                best = min(best, float(below[0]) * (100.0 + local_steps))
-    assert plan.cost <= 1.3 * best
+            assert not below.size or plan.cost <= 1.3 * float(below[0]) * each
 
 
 def test_costs_and_limits_move_the_plan() -> None:
@@ -80,6 +80,16 @@ def test_plans_at_the_edges(seed: int) -> None:
     share, error = simulated_share(case.problem, plan, 60)
     assert share < 1.1 + 3 * error
     assert share > 0.15  # a round more or less is a factor of six for one of them
+
+
+def test_the_work_of_a_plan_is_bounded() -> None:
+    """An exact law of 12 clients that took minutes: noise feeds on itself, and 20 features have long memories."""
+    case = plan_case(12174)
+    began = time.process_time()
+    plan = fs.plan(case.problem, progress=False, **case.request)
+    assert time.process_time() - began < 20.0  # it takes less than one second, and took 190
+    share, error = simulated_share(case.problem, plan, 100)
+    assert 0.5 < share < 1.1 + 2 * error
 
 
 def test_without_noise() -> None:
@@ -140,9 +150,17 @@ def test_an_average_of_equal_errors_has_their_error() -> None:
     for round in range(9):
         meter.add(round, np.array([[2.0], [2.0 * (-1.0) ** round]]))
     assert meter.error(8) == pytest.approx(2.0)  # one repetition rests at 2, the other alternates
-    after = meter.curve(fs.Scaffold(step_size=1.0, local_steps=1)).after
+    after = meter.curve().after
     assert after is not None
     assert after[8] in (0, 2, 4, 6)
+
+
+def test_an_uncertain_error_is_not_yet_at_its_target() -> None:
+    """Heavy tails: a mean of few runs that is at the aim by chance may stand for an error that is not."""
+    errors, spread = np.array([0.1, 2.0, 0.9, 0.9, 0.6]), np.array([0.0, 0.1, 0.2, 0.03, 0.2])
+    assert ErrorCurve(errors, spread).first(0.93, 1.0) == 3
+    assert ErrorCurve(errors[:3], spread[:3]).first(0.93, 1.0) is None
+    assert ErrorCurve(errors, 0.0 * spread).first(0.93, 1.0) == 2
 
 
 def test_factors_lead_to_the_bottom_of_a_valley() -> None:
@@ -331,9 +349,9 @@ def test_a_plan_is_the_same_every_time() -> None:
 
 @pytest.mark.parametrize("mode", ["sharp", "first_order"])
 def test_an_unreachable_target_is_rejected_soon_whatever_the_limits(mode: Any) -> None:
-    problem = mixed(Logistic, 5, n_clients=200, dim=20)
+    problem = mixed(Logistic, 5, n_clients=60, dim=10)
     target = 1e-9 * float(problem.optimum() @ problem.optimum())
     began = time.process_time()
     with pytest.raises(OutOfReach, match="bind"):
         fs.plan(problem, target_mse=target, batch_size=1, max_rounds=20_000, max_local_steps=8192, mode=mode)
-    assert time.process_time() - began < 5.0
+    assert time.process_time() - began < 2.0

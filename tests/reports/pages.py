@@ -14,11 +14,12 @@ import pandas as pd
 import fedscaffold as fs
 from fedscaffold.dashboard.server import live_page
 from fedscaffold.federation import Study, StudyStatus, write_site_page
-from fedscaffold.federation.client.rules import SiteRules
-from fedscaffold.federation.study.report.history import ErrorPoint
-from fedscaffold.federation.study.report.status import SiteStatus
-from fedscaffold.models.report import FitReport, ReportInputs, compared_report
-from fedscaffold.reports.page import render
+from fedscaffold.federation.client.store import MemoryStore
+from fedscaffold.federation.study.site import StudySite
+from fedscaffold.federation.study.status import SiteStatus
+from fedscaffold.federation.study.study import conduct
+from fedscaffold.federation.study.transport import InProcess
+from fedscaffold.inference.training import ErrorPoint
 
 BAD = "<script>\"'&</script>"  # closes elements and attributes of either kind
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -71,17 +72,17 @@ class Page(HTMLParser):
         return [row for row in rows if row[0] == name and len(row) > 1][-1]
 
 
-def report_of(frame: pd.DataFrame, **settings: Any) -> FitReport:
-    """A report of one round on a table whose columns are named y and c for the target and the client."""
-    given = {"step_size": 0.1, "local_steps": 1, "rounds": 1, "progress": False, **settings}
-    fit = fs.fit(frame, target=frame.columns[-2], client=frame.columns[-1], **given)
-    inputs = replace(ReportInputs.of_fit(fit), data=f"{BAD}.csv", kind=BAD, command=f"fit '{BAD}.csv'", test=BAD)
-    return compared_report(fit, inputs, progress=False)
+def fit_of(frame: pd.DataFrame, **settings: Any) -> fs.models.Fit:
+    """A fit whose target and client are the table's last columns."""
+    fit = fs.fit(frame, target=frame.columns[-2], client=frame.columns[-1], **settings)
+    return replace(
+        fit, name=f"{BAD}.csv", notes=(f"fit '{BAD}.csv'",), evaluation={BAD: {f"{BAD}accuracy": 0.8765}}
+    )
 
 
 @cache
-def classes() -> FitReport:
-    """28 and 9 rows of two classes on four clients; three of them have models that can be compared."""
+def classes() -> fs.models.Fit:
+    """28 and 9 rows of two classes on four clients."""
     rows = {"Bonn": (3, 7), f"{BAD}Ulm": (20, 1), "tiny": (1, 1), "single": (4, 0)}
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -94,62 +95,45 @@ def classes() -> FitReport:
         columns=[f"{BAD}ward", f"{BAD}y", f"{BAD}c"],
     )
     frame.insert(0, f"{BAD}age", rng.normal(size=len(frame)))
-    report = report_of(frame, l2=0.1, step_size=None, local_steps=None, rounds=None, tolerance=0.1)
-    names = [str(name) for name in report.fit.planned.problem.client_names]
-    together = {"Bonn": 0.4, f"{BAD}Ulm": 0.5, "tiny": 0.3, "single": 0.2}
-    alone = {"Bonn": 0.6, f"{BAD}Ulm": 0.45, "tiny": 0.7, "single": np.nan}
-    return replace(
-        report,
-        together=np.array([together[name] for name in names]),
-        alone=np.array([alone[name] for name in names]),
-        test_metrics={name: {"accuracy": 0.8765} for name in report.metrics},
-    )
+    return fit_of(frame, l2=0.1)
 
 
 @cache
-def sixty() -> FitReport:
-    """Sixty clients of 2 to 61 rows in no order; the smaller a client is, the more it is helped."""
-    order = [(7 * k) % 60 for k in range(60)]
-    owners = [f"c{k:02}" for k in order for _ in range(k + 2)]
-    x = np.random.default_rng(0).normal(size=(len(owners), 2))
-    report = report_of(pd.DataFrame({"x": x[:, 0], "y": x.sum(axis=1), "c": owners}), l2=0.1, batch_size=1)
-    size = np.array([int(str(name)[1:]) for name in report.fit.planned.problem.client_names])
-    return replace(report, together=np.ones(60), alone=1.5 - size / 60.0)
+def numbers() -> fs.models.Fit:
+    """Sixty clients and more coefficients than rows, so that there are no standard errors; by Scaffold."""
+    x = np.random.default_rng(0).normal(size=(60, 70))
+    frame = pd.DataFrame(x, columns=[f"{BAD}{k}" for k in range(70)])
+    frame = frame.assign(y=x.sum(axis=1), c=[f"c{k:02}" for k in range(60)])
+    return fit_of(frame, l2=0.5, trainer="scaffold", min_rows=1)
 
 
 @cache
-def many() -> FitReport:
+def many() -> fs.models.Fit:
     """Fourteen classes on eighty clients with long names."""
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"x": rng.normal(size=800), "y": [f"class {k % 14:02}" for k in range(800)]})
     frame["c"] = [f"{BAD} a client with a long name {k % 80}" for k in rng.permutation(800)]
-    return report_of(frame, l2=0.1)
+    return fit_of(frame, l2=0.1)
 
 
 @cache
 def study_pages() -> dict[str, str]:
-    """Pages of studies with and without evaluation, standard errors, secure sums, many sites, a budget."""
+    """Pages of studies: secure with evaluation, open with many sites, with three classes, without Hessians."""
     rng = np.random.default_rng(0)
     x, ward = rng.normal(size=600), rng.choice([f"{BAD}1", f"{BAD}2"], 600)
     frame = pd.DataFrame({f"{BAD}age": x, f"{BAD}ward": ward})
     frame[f"{BAD}y"] = np.where(x + rng.logistic(size=600) > 0, f"{BAD}yes", f"{BAD}no")
-    sites = {f"{BAD}A": frame[:300], f"{BAD}B": frame[300:595], f"{BAD}C": frame[595:]}
-    forty = {f"{BAD} a site with a long name {k}": frame[15 * k : 15 * k + 15] for k in range(40)}
     numbers = frame.assign(**{f"{BAD}y": x**2})
-    rules = SiteRules(by_the_clock=False, allow_hessians=False)
-    settings: dict[str, Any] = {"target": f"{BAD}y", "kind": "logistic"}
-    ridge = {**settings, "kind": "ridge", "evaluate": 0.0}
-    bounds = {
-        f"{BAD}age": (-4, 4), f"{BAD}ward": (f"{BAD}1", f"{BAD}2"), f"{BAD}y": (f"{BAD}no", f"{BAD}yes")
-    }  # fmt: skip
+    three = frame.assign(**{f"{BAD}y": pd.cut(x + rng.normal(size=600), 3, labels=[f"{BAD}{k}" for k in "abc"])})
+    settings: dict[str, Any] = {"target": f"{BAD}y", "kind": "logistic", "evaluate": 0.3, "name": "pilot"}
+    forty = {f"a-site-with-a-long-name-{k}": frame[k::40] for k in range(40)}
     results = {
-        "study": Study(**settings).run(sites, engine="reference"),
-        "study-many": Study(**settings, l2=1.0).run(forty, engine="reference"),
-        "study-plain": Study(**ridge).run(
-            {"A": numbers[:60], f"{BAD}B": numbers[60:]}, rules=rules, engine="reference"
+        "study": Study(**settings).run({name: frame[k::3] for k, name in enumerate("ABC")}),
+        "study-many": Study(**settings, l2=1.0, sums="open", min_cell=1, hessians=False).run(forty),
+        "study-classes": Study(**settings, sums="open").run({"A": three[:300], "B": three[300:]}),
+        "study-plain": Study(target=f"{BAD}y", kind="ridge", hessians=False).run(
+            {name: numbers[k::3] for k, name in enumerate("ABC")}
         ),
-        "study-secure": Study(**settings, secure=True).run(sites, engine="reference"),
-        "private": Study(**settings, epsilon=3.0, bounds=bounds).run(sites, engine="reference"),
     }
     made = {}
     with TemporaryDirectory() as folder:
@@ -157,13 +141,31 @@ def study_pages() -> dict[str, str]:
         for name, result in results.items():
             replace(result, name=f"{BAD}study").report(file)
             made[name] = file.read_text()
-        one: Any = results["study"]
-        log = [poisoned(entry, keep=("event", "phase", "sha256")) for entry in one.log[f"{BAD}A"]]
-        log = [{**entry, "time": BAD} if k else entry for k, entry in enumerate(log)]
-        write_site_page(log, file, site=f"{BAD}A", study=BAD, agreement=one.agreement, result=one.for_sites())
-        made["site"] = file.read_text()
-        write_site_page([], file, site=BAD)
-        made["site-empty"] = file.read_text()
+    return made
+
+
+@cache
+def site_pages() -> dict[str, str]:
+    """Pages of a site at the end of a study, with a hostile log and result, and of one that sent nothing."""
+    rng = np.random.default_rng(0)
+    x, ward = rng.normal(size=600), rng.choice([f"{BAD}1", f"{BAD}2"], 600)
+    frame = pd.DataFrame({f"{BAD}age": x, f"{BAD}ward": ward, f"{BAD}y": x + rng.normal(size=600)})
+    tables = {name: frame[k::3] for k, name in enumerate("ABC")}
+    plan = Study(target=f"{BAD}y", kind="ridge").plan_for(tables)
+    sites = {name: StudySite(name=name, table=table, engine="reference") for name, table in tables.items()}
+    conduct(plan, InProcess(sites))
+    kept, store = sites["A"].store, MemoryStore()
+    for note in ("plan", "roster", "result"):
+        store.save_note(note, kept.load_note(note) or {})
+    for entry in kept.audit.read():
+        store.audit.write(**{**poisoned(entry, keep=("event", "phase", "sha256")), "time": BAD})
+    empty, made = MemoryStore(), {}
+    for one in (store, empty):
+        one.audit.write("rejected", code=f"{BAD}code", text=f"{BAD}text")
+    with TemporaryDirectory() as folder:
+        for name, one in {"site": store, "site-empty": empty}.items():
+            write_site_page(one, Path(folder) / "site.html")
+            made[name] = (Path(folder) / "site.html").read_text()
     return made
 
 
@@ -179,16 +181,14 @@ def poisoned(value: Any, keep: tuple[str, ...] = ()) -> Any:
 RUNNING = StudyStatus(
     name=f"{BAD}pilot",
     target=f"{BAD}ill",
-    tolerance="0.001",
+    tolerance=0.001,
     phase="train",
     exchanges=13,
-    rounds=9,
-    history=[
-        ErrorPoint(exchange=1, relative=1.0, how="estimated", method=f"{BAD}no rounds yet"),
-        ErrorPoint(exchange=5, relative=0.1, how="estimated", method="Scaffold"),
-        ErrorPoint(exchange=9, relative=0.01, how="certified", method=f"{BAD}Scaffold"),
-    ],
-    aim=0.001,
+    history=(
+        ErrorPoint(exchange=1, relative=1.0, certified=False, method=f"{BAD}no rounds yet"),
+        ErrorPoint(exchange=5, relative=0.1, certified=False, method="Scaffold"),
+        ErrorPoint(exchange=9, relative=0.01, certified=True, method=f"{BAD}Scaffold"),
+    ),
     seconds_per_exchange=40.0,
     sites={
         f"{BAD}bonn": SiteStatus(state="online", since=BAD),
@@ -196,8 +196,7 @@ RUNNING = StudyStatus(
             state="refused", why=f"{BAD}column 'age' is missing", since="2026-01-01T10:00:00+00:00"
         ),
     },
-    refused=[{"who": f"{BAD}key 3f2a", "why": f"{BAD}not accepted", "since": BAD}],
-    notes=[f"{BAD}Scaffold was taken."],
+    notes=(f"{BAD}Scaffold was taken.",),
     started=BAD,
     updated=BAD,
 )
@@ -206,9 +205,12 @@ RUNNING = StudyStatus(
 @cache
 def pages() -> dict[str, str]:
     """All pages that have no script, by name."""
-    numbers = replace(sixty(), seconds={BAD: 1.0})
-    fits = {"classes": classes(), "numbers": numbers, "many": many()}
-    return {name: render("fit", report=report) for name, report in fits.items()} | study_pages()
+    made = {}
+    with TemporaryDirectory() as folder:
+        for name, fit in {"classes": classes(), "numbers": numbers(), "many": many()}.items():
+            fit.report(Path(folder) / "page.html")
+            made[name] = (Path(folder) / "page.html").read_text()
+    return made | study_pages() | site_pages()
 
 
 def live(status: StudyStatus | None) -> str:

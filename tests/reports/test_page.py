@@ -1,7 +1,6 @@
 """The HTML pages: self-contained, in order, escaped, and true to the objects that they are about."""
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,14 +9,14 @@ import pytest
 from jinja2 import UndefinedError
 
 import fedscaffold.reports.page as room
+from fedscaffold.inference.layout import number
 from fedscaffold.reports.page import environment, render
 from fedscaffold.reports.page.drawings import curves, round_ticks
-from fedscaffold.reports.page.render import bound, clearest, colour_groups
-from tests.reports.pages import BAD, RUNNING, Page, classes, live, many, pages, sixty
+from fedscaffold.reports.page.render import bound, clearest
+from tests.reports.pages import BAD, RUNNING, Page, classes, live, pages
 
 NAMES = (
-    "classes", "numbers", "many", "study", "study-many", "study-plain", "study-secure", "private", "site",
-    "site-empty",
+    "classes", "numbers", "many", "study", "study-many", "study-classes", "study-plain", "site", "site-empty",
 )  # fmt: skip
 TEMPLATES = Path(str(room.__file__)).parent / "templates"
 
@@ -106,13 +105,13 @@ def test_drawings_stay_inside_their_frame(made: tuple[str, Page]) -> None:
 
 def test_every_text_of_a_fit_and_of_a_study_is_on_its_page_as_it_is() -> None:
     texts = {words for _, words in Page(pages()["classes"]).texts}
-    for name in ("age", "y", "c", "Ulm", "yes"):
+    for name in ("age", "y", "c", ".csv"):
         assert f"{BAD}{name}" in texts
-    assert {f"{BAD}ward={BAD}1", f"{BAD}.csv", f"fit '{BAD}.csv'", BAD} <= texts
+    assert {f"{BAD}ward={BAD}1", f"fit '{BAD}.csv'", f"{BAD}no, {BAD}yes"} <= texts
     texts = {words for _, words in Page(pages()["study"]).texts}
-    for name in ("age", "y", "A", "C", "study"):
+    for name in ("age", "y", "study"):
         assert f"{BAD}{name}" in texts
-    assert any(words.startswith(f"2 indicators: (other), {BAD}1, {BAD}2; reference {BAD}") for words in texts)
+    assert any(words.startswith(f"1 indicator: {BAD}1, {BAD}2; reference {BAD}") for words in texts)
 
 
 def test_templates_escape_everything_and_miss_nothing() -> None:
@@ -124,10 +123,13 @@ def test_templates_escape_everything_and_miss_nothing() -> None:
     for file in TEMPLATES.parent.glob("*.py"):
         assert not re.search(r"Markup\((?!['\"]|frame\))", file.read_text()), file
     with pytest.raises(UndefinedError, match="no attribute"):
-        render("fit", report=object())
+        render("fit", fit=object())
 
 
-@pytest.mark.parametrize("status", [None, RUNNING, replace(RUNNING, state="stopped", error=BAD, history=[])])
+STOPPED = RUNNING.model_copy(update={"state": "stopped", "error": BAD, "history": ()})
+
+
+@pytest.mark.parametrize("status", [None, RUNNING, STOPPED])
 def test_the_live_page_is_closed_and_escaped(status: object) -> None:
     text = live(status)  # type: ignore[arg-type]
     page = Page(text)
@@ -136,7 +138,7 @@ def test_the_live_page_is_closed_and_escaped(status: object) -> None:
     assert text.count("<script") == 1
     assert "http" not in text
     if status is not None:
-        for name in ("pilot", "bonn", "key 3f2a", "not accepted", "Scaffold was taken."):
+        for name in ("pilot", "bonn", "column 'age' is missing", "Scaffold was taken."):
             assert f"{BAD}{name}" in page.words
         assert all(re.fullmatch(r"(?!on)[a-z][a-z0-9-]*", name) for _, found in page.elements for name in found)
 
@@ -145,107 +147,45 @@ def test_the_live_page_is_closed_and_escaped(status: object) -> None:
 
 
 def test_numbers_of_a_fit_are_on_the_page() -> None:
-    report = classes()
-    page = Page(pages()["classes"])
-    assert report.headline in page.words
-    score = report.comparison.fedavg
-    cells = page.row("FedAvg")
-    assert cells[1:4] == [
-        f"{score.loss:.6g}",
-        f"{score.loss - report.comparison.pooled.loss:.2g}",
-        score.distance_text,
-    ]
-    assert cells[4:6] == [f"{value:.4g}" for value in list(report.metrics["FedAvg"].values())[:2]]
-    assert "0.8765" in cells
-    assert cells[-1] == "–"  # a metric that the test rows have no value of
-    assert float(cells[2]) > 0
-    assert page.row("Pooled")[2:4] == ["0", "0"]
+    page, fit = Page(pages()["classes"]), classes()
+    assert "4 clients with 37 rows in all have one model." in page.words
+    error = fit.certified_error["standard_errors"]
+    assert error is not None
+    assert page.facts["largest of a coefficient, in its standard errors"] == f"at most {bound(error)}"
+    assert page.facts[f"{BAD}accuracy"] == "0.8765"
+    assert number(fit.summary().coef[-1]) in [words for tag, words in page.texts if tag == "td"]
 
 
-def test_shares_of_classes_are_counted_by_hand() -> None:
-    """28 and 9 of 37 rows; 3 of 10 and all 4 rows are the smallest and the largest share of the first class."""
-    page = Page(pages()["classes"])
-    assert page.row(f"{BAD}no") == [f"{BAD}no", "28", "75.7%", "30.0%", "100.0%"]
-    assert page.row(f"{BAD}yes") == [f"{BAD}yes", "9", "24.3%", "0.0%", "70.0%"]
-
-
-def test_clients_that_are_helped_are_counted() -> None:
-    page = Page(pages()["classes"])
-    assert "2 of 3 clients are served better" in page.words
-    assert "2 of 3 clients are helped" in page.words
-    assert "3 of 4 clients were compared" in page.words
-    assert page.row("Bonn")[4:] == ["0.4", "0.6", "helped"]
-    assert page.row(f"{BAD}Ulm")[4:] == ["0.5", "0.45", "hurt"]
-    assert page.row("single")[4:] == ["0.2", "–", "–"]
-    nothing = replace(classes(), alone=np.full(4, np.nan))
-    assert "No client has enough rows" in render("fit", report=nothing)
-
-
-def test_of_many_clients_those_with_their_own_models_are_listed() -> None:
-    alone = np.full(60, np.nan)
-    alone[::6] = 2.0
-    texts = [
-        words for tag, words in Page(render("fit", report=replace(sixty(), alone=alone))).texts if tag == "td"
-    ]
-    assert texts.count("helped") == 10
-
-
-def test_of_many_clients_the_largest_and_the_extremes_are_shown() -> None:
-    page = pages()["numbers"]
-    shown = [f"c{k:02}" for k in [*range(59, 34, -1), *range(4, -1, -1)]]  # 25 largest, 5 smallest
-    caption = "the largest, those most hurt and most helped; 30 others are left out"
-    table = page[page.index(caption) :]
-    assert re.findall(r"c\d\d", table[: table.index("</table>")]) == shown
-    assert "30 clients between them are left out." in page
-    drawing = page[page.index("Rows of 30 clients, from most to fewest") :]
-    assert re.findall(r">(c\d\d)<", drawing[: drawing.index("</svg>")]) == shown
-    helped = page[page.index("Loss on rows left out, together") :]
-    found = re.findall(r">(c\d\d)<", helped[: helped.index("</svg>")])
-    assert found == [f"c{k:02}" for k in [*range(59, 44, -1), *range(14, -1, -1)]]  # most hurt first
-    assert "The 15 that lose most and gain most are shown." in page
-
-
-def test_the_plans_curve_is_shown_if_there_is_a_plan() -> None:
-    assert "as the plan predicted it" in pages()["classes"]
-    assert "predicted it" not in pages()["numbers"]
-    assert "Nothing was planned" in pages()["numbers"]
-
-
-def test_classes_beyond_the_colours_are_one_group() -> None:
-    groups, counts = colour_groups(many().counts)
-    assert len(groups) == 10
-    assert sorted(j for group in groups for j in group) == list(range(14))
-    np.testing.assert_array_equal(counts.sum(axis=1), many().counts.sum(axis=1))
-    smallest = np.sort(many().counts.sum(axis=0))[:5]
-    np.testing.assert_array_equal(np.sort(many().counts.sum(axis=0)[groups[-1]]), smallest)
-    assert "5 others" in pages()["many"]
+def test_a_fit_without_standard_errors_says_so() -> None:
+    page = Page(pages()["numbers"])
+    assert page.facts["largest of a coefficient, in its standard errors"] == "not known"
+    assert page.facts["checked instead"] == "a relative distance of at most 0.005"
+    assert page.facts["trainer"] == "scaffold"
+    assert "Coefficients in the table's own units" not in page.words
+    assert "estimated from the latest rounds" in page.words
 
 
 # the pages about a study and a site
 
 
-def test_sites_that_are_helped_are_counted_and_one_reports_nothing() -> None:
-    page = Page(pages()["study"])
-    verdicts = [words for tag, words in page.texts if tag == "td" and words in ("helped", "hurt")]
-    assert len(verdicts) == 2
-    assert f"{verdicts.count('helped')} of 2 sites are served better" in page.words
-    assert "which reported nothing: 1." in page.words
-    assert "none reported" in page.words
-    assert "The 30 largest of 40 sites." in Page(pages()["study-many"]).words
-    assert "10 sites are left out" in Page(pages()["study-many"]).words
-
-
 def test_the_page_of_secure_sums_knows_nothing_about_single_sites() -> None:
-    words = Page(pages()["study-secure"]).words
-    assert "All sites together" in words
-    assert "Rows of each site" not in words
+    page = Page(pages()["study"])
+    assert page.row("all sites")[0] == "all sites"
+    assert not any(tag == "th" and words in "ABC" for tag, words in page.texts)
+    assert "the coordinator got sums over all sites and nothing else" in page.facts["sums over sites"]
+    assert "all two-way counts" not in Page(pages()["site-empty"]).words
 
 
-def test_a_site_that_reported_nothing_says_so() -> None:
-    words = Page(pages()["site-empty"]).words
-    assert "0 messages left this site" in words
-    assert "not reported yet" in words
-    assert "No rows were left out" in words
+def test_the_page_of_open_sums_has_the_largest_sites() -> None:
+    page = Page(pages()["study-many"])
+    assert "The 30 largest of" in page.words
+    assert any(words.startswith("a-site-with-a-long-name") for tag, words in page.texts if tag == "th")
+    assert "the coordinator has read each site's numbers" in page.facts["sums over sites"]
+    assert [words for tag, words in Page(pages()["study-classes"]).texts if tag == "th"].count(f"{BAD}b") == 2
+
+
+def test_a_site_that_sent_nothing_says_so() -> None:
+    assert "Nothing has left this site" in Page(pages()["site-empty"]).words
 
 
 # drawings and texts

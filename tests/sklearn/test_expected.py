@@ -183,7 +183,7 @@ def test_too_many_coefficients_for_a_hessian(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("fedscaffold.models.local_sums.MOST_COEFFICIENTS", 3)
     model = FederatedRidge().fit(X, AMOUNTS, clients=CLIENTS)
     assert (model.trained_.trainer, model.trained_.reached) == ("scaffold", True)
-    assert np.linalg.norm(model.coef_ - wanted.coef_) < 0.005 * np.linalg.norm(wanted.coef_)
+    assert np.linalg.norm(model.coef_ - wanted.coef_) < 1e-4 * np.linalg.norm(wanted.coef_)
     close = FederatedRidge(tolerance=1e-6).fit(X, AMOUNTS, clients=CLIENTS)
     np.testing.assert_allclose(close.coef_, wanted.coef_, rtol=1e-5)
     with pytest.raises(InvalidInput, match="standard errors are there for at most"):
@@ -202,11 +202,11 @@ def test_many_columns(columns: int) -> None:
     clients = np.arange(600) % 4
     ridge = FederatedRidge(alpha=10.0, standardize=False).fit(rows, z, clients=clients)
     np.testing.assert_allclose(
-        ridge.predict(rows), Ridge(alpha=10.0).fit(rows, z).predict(rows), atol=0.005 * z.std()
+        ridge.predict(rows), Ridge(alpha=10.0).fit(rows, z).predict(rows), atol=1e-3 * z.std()
     )
     logistic = FederatedLogisticRegression(C=0.01, standardize=False).fit(rows, z > 0, clients=clients)
     whole = LogisticRegression(C=0.01, tol=1e-8).fit(rows, z > 0)
-    np.testing.assert_allclose(logistic.predict_proba(rows), whole.predict_proba(rows), atol=0.002)
+    np.testing.assert_allclose(logistic.predict_proba(rows), whole.predict_proba(rows), atol=1e-4)
     assert ridge.trained_.reached
     assert logistic.trained_.reached
 
@@ -241,3 +241,14 @@ def test_every_parameter_is_documented() -> None:
         text = str(inspect.getdoc(model))
         for name in (*model().get_params(), "coef_", "n_iter_", "summary_", "clients_", "trained_", "privacy_"):
             assert f"\n{name}" in text or f", {name}" in text, name
+
+
+def test_help_shows_shared_parameters_once_and_examples_last() -> None:
+    text = str(FederatedPoissonRegression.__doc__)
+    assert text.startswith("Poisson regression: the minimum of the mean")
+    assert [text.count(f"\n{name}\n") for name in ("alpha", "tolerance", "epsilon", "n_iter_")] == [1, 1, 1, 1]
+    order = [
+        text.index(part)
+        for part in ("Parameters\n-", "\nalpha\n", "\ntolerance\n", "Attributes\n-", "Examples\n-")
+    ]
+    assert order == sorted(order)

@@ -21,14 +21,8 @@ Cell = tuple[dict[str, Array], dict[str, Any]]  # arrays, and facts that JSON ca
 def finished(folder: Path | None, name: str, identity: Mapping[str, Any], compute: Callable[[], Cell]) -> Cell:
     """Return a cell from its file in a folder, or compute it and keep it there; without a folder, compute it.
 
-    Parameters
-    ----------
-    folder, name
-        Where finished cells are kept, and how the name of this cell's file begins.
-    identity
-        Everything that the result depends on; a digest of it ends the file's name.
-    compute
-        Computes the cell if its file is missing, damaged, or another cell's.
+    `identity` is everything that the result depends on; a digest of it ends the file's name, which begins with
+    `name`. A cell whose file is missing, damaged or another cell's is computed.
     """
     if folder is None:
         return compute()
@@ -49,12 +43,7 @@ def finished(folder: Path | None, name: str, identity: Mapping[str, Any], comput
 def result_folder(out: Any, files: Sequence[str]) -> Path:
     """Make the folder for results if it is missing, and return the folder in it for finished cells.
 
-    Raises
-    ------
-    InvalidInput
-        If the folder or one of its files cannot be written; before any work.
-    MissingDependency
-        If pandas or pyarrow, which write tables, is not installed.
+    Raise, before any work, if one of its files cannot be written or pandas or pyarrow is not installed.
     """
     for package in ("pandas", "pyarrow"):
         load_optional(package, f"tables need {package}", extra="reproduce")
@@ -72,7 +61,7 @@ def chosen_batch(batch_size: Any, problem: Problem) -> int | None:
         raise InvalidInput(
             f"batch_size must be a number, None for all records, or 'auto'; got {given(batch_size)}"
         )
-    from fedscaffold.models.planning.planned import automatic_batch
+    from fedscaffold.planning.batches import automatic_batch
 
     return automatic_batch(problem.sizes)
 

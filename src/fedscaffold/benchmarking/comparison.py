@@ -591,7 +591,8 @@ def _affordable(setting: _Setting, method: Method) -> tuple[int, Array, Array]:
 
 
 def _problems(problem: Any) -> list[Problem]:
-    several = [problem] if hasattr(problem, "n_clients") or not isinstance(problem, Iterable) else list(problem)
+    alone = hasattr(problem, "n_clients") or isinstance(problem, np.ndarray) or not isinstance(problem, Iterable)
+    several = [problem] if alone else list(problem)
     for each in several:
         check_problem(each)
     if not several or len({each.n_clients for each in several}) < len(several):

@@ -19,17 +19,7 @@ class ReachedPlateau(NamedTuple):
 
 
 def reached_plateau(trace: Trace) -> ReachedPlateau:
-    """Return the plateau of a trace's squared errors, or the mean of its last quarter if it was still moving.
-
-    Parameters
-    ----------
-    trace
-        Trace of a run that recorded "mse".
-
-    Returns
-    -------
-    The plateau, and whether the run was stationary.
-    """
+    """Return the plateau of a trace's squared errors, or the mean of its last quarter if it was still moving."""
     found = trace.plateau()
     if found is not None:
         return ReachedPlateau(found, True)
@@ -37,23 +27,13 @@ def reached_plateau(trace: Trace) -> ReachedPlateau:
 
 
 class LineFit(NamedTuple):
-    """A line y = intercept + slope·x fitted by least squares.
-
-    Attributes
-    ----------
-    intercept, slope
-        The line.
-    low, high
-        Ends of a 95 % Student interval of the slope.
-    misfit
-        Root mean square of the residuals.
-    """
+    """A line y = intercept + slope·x fitted by least squares."""
 
     intercept: float
     slope: float
-    low: float
-    high: float
-    misfit: float
+    low: float  # of a 95 % Student interval of the slope
+    high: float  # its other end
+    misfit: float  # root mean square of the residuals
 
 
 def fit_line(x: Array, y: Array, weights: Array | None = None) -> LineFit:

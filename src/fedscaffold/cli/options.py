@@ -146,8 +146,8 @@ def check_figure(plot: Path | None) -> None:
         load_matplotlib()
 
 
-def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
-    """Parse different numbers separated by commas."""
+def numbers_of(option: str, text: str, kind: type[int] | type[float], *, least: float | None = None) -> list[Any]:
+    """Parse different numbers separated by commas, each at least `least`."""
     try:
         found = [kind(part) for part in text.split(",")]
     except ValueError:
@@ -155,14 +155,8 @@ def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[An
         raise InvalidInput(f"{option} must be {what} with commas, such as 1,2; got {text!r}") from None
     if len(set(found)) < len(found):
         raise InvalidInput(f"{option} must be different numbers, got {text!r}")
-    return found
-
-
-def lengths_of(text: str) -> list[int]:
-    """Parse numbers of local steps, each at least one."""
-    found: list[int] = numbers_of("--local-steps", text, int)
-    if min(found) < 1:
-        raise InvalidInput(f"--local-steps must be at least 1, got {text}")
+    if least is not None and min(found) < least:
+        raise InvalidInput(f"{option} must be at least {least}, got {text}")
     return found
 
 

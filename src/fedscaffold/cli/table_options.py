@@ -14,10 +14,9 @@ from fedscaffold.cli import options
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
-from fedscaffold.data.public import Bounds
 from fedscaffold.data.settings import CsvFormat, TableSettings, parameter_entries, parse_setting
-from fedscaffold.federation.study.settings import StudySettings
-from fedscaffold.models.planning.planned import BatchSize, FitSettings
+from fedscaffold.models.fit import FitSettings
+from fedscaffold.planning.batches import BatchSize
 
 TABLE_FLAGS = ("target", "client", "kind", "features", "drop", "missing", "l2")
 """Settings of a table that have an option each; all others are given with --set."""
@@ -95,8 +94,6 @@ class TableFlags:
     def fit_settings(self, **values: Any) -> FitSettings:
         """Return the settings of a fit, with these values unless --set gives others."""
         more = {name: value for name, value in self.settings.items() if name in FIT_SETTINGS}
-        if more.get("batch_size") == "full":
-            more["batch_size"] = None
         if "tolerance" in values:
             values["tolerance"] = parse_number(values["tolerance"])
         return FitSettings(**{**values, **more})
@@ -114,15 +111,7 @@ def with_table_options(
     """Replace a command's parameter `table` by options, one for each of the flags, and --set for other settings.
 
     Typer reads the options from the signature. Their help is the first sentence of the setting's documentation.
-
-    Parameters
-    ----------
-    flags
-        Settings of a table that have an option; `TABLE_FLAGS` by default.
-    required
-        Whether the target and the client must be given.
-    more
-        Names that --set takes besides the settings of a table.
+    `required` says whether target and client must be given, `more` what else --set takes.
     """
     named = flags or TABLE_FLAGS
     about = parameter_entries(TableSettings.__doc__ or "")
@@ -159,16 +148,9 @@ def with_table_options(
 def parse_settings(
     texts: Sequence[str] | None, known: Collection[str], taken: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the settings of --set by name, their values as `parse_setting` reads them.
+    """Return the settings of --set NAME=VALUE by name, their values as `parse_setting` reads them.
 
-    Parameters
-    ----------
-    texts
-        NAME=VALUE, each name once.
-    known
-        Names of settings.
-    taken
-        Names of settings that were given as options.
+    Names must be known, each once, and not among those `taken` by options.
     """
     found: dict[str, Any] = {}
     for text in texts or ():
@@ -186,16 +168,6 @@ def parse_settings(
             raise InvalidInput(f"--set gives {name!r} twice; join values with commas")
         found[name] = parse_setting(name, value)
     return found
-
-
-def study_settings(
-    texts: Sequence[str] | None, *, l2: float | None, bounds: Path | None, **flags: Any
-) -> StudySettings:
-    """Return the settings of a study from its options, its file of bounds and --set."""
-    known = [field.name for field in fields(StudySettings)]
-    more = parse_settings(texts, known, taken=("l2", "bounds", *flags))
-    ranges = None if bounds is None else Bounds.load(bounds)
-    return StudySettings(l2="auto" if l2 is None else l2, bounds=ranges, **flags, **more)
 
 
 def check_source(table: TableFlags, given: set[str], *, is_table: bool) -> None:

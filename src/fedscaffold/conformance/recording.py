@@ -27,27 +27,13 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """A task, the clients of each round, and disturbances.
+    """A task, the clients of each round, and disturbances."""
 
-    Attributes
-    ----------
-    task
-        The problem, and the step size and local steps of the first round.
-    cohorts
-        The clients of each round.
-    settings
-        Step size and local steps of each round; empty if they never change.
-    lost
-        The clients of each round whose reply does not reach the server; empty if all do.
-    stops
-        Clients, or the server, that restart.
-    """
-
-    task: Task
-    cohorts: tuple[tuple[int, ...], ...]
-    settings: tuple[tuple[float, tuple[int, ...]], ...] = ()
-    lost: tuple[tuple[int, ...], ...] = ()
-    stops: tuple[Stop, ...] = ()
+    task: Task  # the problem, with the first round's step size and local steps
+    cohorts: tuple[tuple[int, ...], ...]  # the clients of each round
+    settings: tuple[tuple[float, tuple[int, ...]], ...] = ()  # of each round; empty if they never change
+    lost: tuple[tuple[int, ...], ...] = ()  # clients of each round whose reply does not arrive; empty if all do
+    stops: tuple[Stop, ...] = ()  # clients, or the server, that restart
 
     def task_in(self, round: int) -> Task:
         """Return the task with the step size and the local steps of a round, counted from 0."""

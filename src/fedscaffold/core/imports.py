@@ -11,7 +11,10 @@ from fedscaffold.core.errors import MissingDependency
 EXTRAS = {
     "cryptography": ("secure sums and keys need cryptography", "secure"),
     "flwr": ("federations need Flower", "flower"),
+    "pydantic": ("studies need pydantic", "study"),
     "scipy": ("statistics of tables need SciPy", "data"),
+    "starlette": ("the live page needs a web server", "dashboard"),
+    "uvicorn": ("the live page needs a web server", "dashboard"),
 }
 """Packages that modules import at their top: the feature that needs each, and the extra that installs it."""
 

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from fedscaffold.federation.server.rules import RoundRules, TooFewClients
     from fedscaffold.federation.server.status import RunStatus, run_status
     from fedscaffold.federation.study.dry_run import dry_run
+    from fedscaffold.federation.study.plan import Plan, StudySettings
     from fedscaffold.federation.study.site_page import write_site_page
     from fedscaffold.federation.study.status import StatusBoard, StudyStatus, study_status
-    from fedscaffold.federation.study.result import StudyResult
-    from fedscaffold.federation.study.plan import Plan, StudySettings
-    from fedscaffold.federation.study.study import Study
+    from fedscaffold.federation.study.study import Study, StudyResult
 
 __all__ = [
     "Agreement",
@@ -90,7 +89,7 @@ __getattr__ = load_on_demand(
         "StateLost": "messages",
         "StatusBoard": "study.status",
         "Study": "study.study",
-        "StudyResult": "study.result",
+        "StudyResult": "study.study",
         "Plan": "study.plan",
         "StudySettings": "study.plan",
         "StudyStatus": "study.status",

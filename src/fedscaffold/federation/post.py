@@ -5,137 +5,63 @@ inside the study's, with at most one request and the reply to it. Files appear w
 behind the folder copies them piece by piece, a piece is not taken for a message, since every file has a digest. A
 name is the digest of its request, so that copies, delays and another order change nothing.
 
-Everybody who can read the folder can read the messages: what a study with open sums sends, or masked numbers.
+Everybody who can read the folder can read the messages: numbers of single sites if sums are open, masked numbers
+otherwise.
 """
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import Fields, folder_at
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.refusals import MEANING
-from fedscaffold.federation.signing import Signer, check_reply, digest_of, sign_reply
-from fedscaffold.federation.study.messages import SiteProblems, refusal_in
+from fedscaffold.federation.remote import RemoteTransport
+from fedscaffold.federation.signing import digest_of
 
 REQUEST, REPLY = "request-", "reply-"
 POLL = 0.05  # seconds between two looks into the folder, which cost nothing on a local disk
 LONGEST_POLL = 2.0  # seconds between looks after a while without news: shares are slower than disks
-SPARE_SECONDS = 10.0  # for sites that a secure sum can be finished without
-REMIND = 60.0  # seconds between two lines about who is waited for
-DELIVER_SECONDS = 60.0  # for sites to fetch the result
 VALUES = "values"
 
 
-class PostTransport:
+class PostTransport(RemoteTransport):
     """Carries a study's messages to its sites through a folder.
 
     Parameters
     ----------
     folder
         The study's folder on the share.
-    sites
-        Names of the sites.
-    keys
-        keys() → the accepted public key of each site, in OpenSSH's format.
-    signer
-        Signs requests.
-    most_seconds
-        Seconds after which a site that does not answer is a problem; None to wait for ever.
-    say
-        Called with a sentence about who is waited for.
+    more
+        See `RemoteTransport`.
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        sites: Sequence[str],
-        keys: Callable[[], Mapping[str, str]],
-        signer: Signer,
-        most_seconds: float | None = None,
-        say: Callable[[str], None] = lambda sentence: None,
-    ) -> None:
-        self.sites, self.keys, self.signer, self.most_seconds, self.say = (
-            list(sites),
-            keys,
-            signer,
-            most_seconds,
-            say,
-        )
-        self.folders = {site: folder_at(folder_at(Path(folder)) / site) for site in sites}
-        self.last_seconds = 0.0
+    def __init__(self, folder: str | os.PathLike[str], **more: Any) -> None:
+        super().__init__(**more)
+        self.poll, self.longest_poll = POLL, LONGEST_POLL
+        self.folders = {site: folder_at(folder_at(Path(folder)) / site) for site in self.sites}
 
-    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
-        """Return the reply of each site, or raise `SiteProblems`; see `Transport`."""
-        replies = self._collect(requests, self.most_seconds, enough)
-        codes = {site: code for site, one in replies.items() if (code := refusal_in(one)) is not None}
-        problems = {site: f"site {site} rejects the request: {MEANING[code]}" for site, code in codes.items()}
-        good = {site: replies[site] for site in requests if site in replies and site not in problems}
-        if enough is not None and len(good) >= enough:
-            return good
-        problems |= {site: f"site {site} did not answer in time" for site in requests if site not in replies}
-        if problems:
-            for site in codes:  # the site is asked again if the study begins again
-                self._clear(site)
-            raise SiteProblems(problems, codes)
-        return good
+    def move(self, requests: Mapping[str, Payload]) -> Iterator[tuple[str, Payload | str]]:
+        """Put requests into the sites' folders, in place of earlier ones, and yield the replies that lie there."""
+        for site, request in requests.items():
+            digest = digest_of(request, site)
+            path = self.folders[site] / f"{REQUEST}{digest}.npz"
+            if _read(path) is None:
+                self._clear(site, but=digest)
+                _write(path, request)
+            found = _read(self.folders[site] / f"{REPLY}{digest}.npz")
+            if found is not None:
+                yield site, found
 
-    def deliver(self, requests: Mapping[str, Payload]) -> None:
-        """Send a last message to each of some sites; name those that do not fetch it within a minute."""
-        replies = self._collect(requests, DELIVER_SECONDS, None)
-        if missing := [site for site in requests if site not in replies]:
-            self.say(f"the result has not been fetched yet by {', '.join(missing)}; it stays in the folder")
-
-    def _collect(
-        self, requests: Mapping[str, Payload], most_seconds: float | None, enough: int | None
-    ) -> dict[str, Payload]:
-        """Write requests; return the replies that come in time."""
-        asked = {site: self._ask(site, self.signer.sign(payload, site)) for site, payload in requests.items()}
-        begun = reminded = time.monotonic()
-        replies, pause = dict[str, Payload](), POLL
-        while waiting := [site for site in asked if site not in replies]:
-            found = {site: reply for site in waiting if (reply := self._reply(site, asked[site])) is not None}
-            replies |= found
-            waited = time.monotonic() - begun
-            if most_seconds is not None and waited > most_seconds:
-                break
-            if enough is not None and len(replies) >= enough and waited > SPARE_SECONDS:
-                break
-            if time.monotonic() > reminded + REMIND:
-                reminded = time.monotonic()
-                self.say(f"waiting for {', '.join(waiting)}")
-            if len(replies) < len(asked):
-                pause = POLL if found else min(1.05 * pause, LONGEST_POLL)
-                time.sleep(pause)
-        self.last_seconds = time.monotonic() - begun
-        return replies
-
-    def _ask(self, site: str, request: Payload) -> str:
-        """Put a request into a site's folder, in place of what lies there; return its digest."""
-        digest = digest_of(request, site)
-        path = self.folders[site] / f"{REQUEST}{digest}.npz"
-        self._clear(site, but=digest)
-        if _read(path) is None:
-            _write(path, request)
-        return digest
-
-    def _reply(self, site: str, digest: str) -> Payload | None:
-        path = self.folders[site] / f"{REPLY}{digest}.npz"
-        found, key = _read(path), self.keys().get(site)
-        if found is None or key is None:
-            return None
-        try:
-            return check_reply(found, digest, key)
-        except InvalidInput as error:
-            self.say(f"a reply of site {site} was removed: {error}")
-            path.unlink(missing_ok=True)
-            return None
+    def forget(self, site: str) -> None:
+        """Remove a site's request and reply."""
+        self._clear(site)
 
     def _clear(self, site: str, but: str = "none") -> None:
         """Remove messages of earlier exchanges, whose replies the coordinator has kept.
@@ -152,8 +78,7 @@ def answer_post(
     folder: str | os.PathLike[str],
     *,
     site: str,
-    private_key: Path,
-    answer: Callable[[Callable[[], Payload]], Payload],
+    answer: Callable[[Payload], Payload],
     done: Callable[[], bool],
 ) -> None:
     """Answer the requests in a site's folder until `done()`.
@@ -164,10 +89,8 @@ def answer_post(
         The study's folder on the share.
     site
         Name of the site.
-    private_key
-        The file of the site's key, which signs its replies.
     answer
-        answer(read) → the reply to the request that `read` returns.
+        answer(request) → the signed reply.
     done
         done() → whether the study is over for this site.
     """
@@ -182,19 +105,14 @@ def answer_post(
                 continue  # not there in full yet, or answered
             if not path.exists():
                 continue  # answered, and removed by the coordinator since
-            signed = sign_reply(answer(partial(_same, request)), digest, private_key)
             try:
-                _write(reply, signed)
+                _write(reply, answer(request))
                 busy = True
             except InvalidInput as error:  # a share may be away; asked again, the answer is the same
                 LOG.warning("%s; trying again", error)
         pause = POLL if busy else min(1.05 * pause, LONGEST_POLL)
         if not done():
             time.sleep(pause)
-
-
-def _same(payload: Payload) -> Payload:
-    return payload
 
 
 def _write(path: Path, payload: Payload) -> None:
@@ -208,6 +126,8 @@ def _read(path: Path) -> Payload | None:
     """Return the message in a file; None if there is none, or not all of it yet."""
     try:
         arrays, description = npz.read(path)
+        if any(array.dtype not in (np.float64, np.uint64) for array in arrays.values()):
+            return None
         return Payload(Fields(description, str(path)).fields(VALUES).as_dict(), arrays)
     except (OSError, ValueError, InvalidInput):
         return None

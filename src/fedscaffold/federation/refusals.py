@@ -38,23 +38,12 @@ class RefusalCode(StrEnum):
     DATA_UNREADABLE = "data-unreadable"
     DATA_CHANGED = "data-changed"
     STATE_UNREADABLE = "state-unreadable"
-    POLICY_HESSIAN = "policy-hessian"
     NO_AGREEMENT = "no-agreement"
-    OTHER_STUDY = "other-study"
     OTHER_SETTINGS = "other-settings"
-    OTHER_PROTOCOL = "other-protocol"
-    OTHER_CLASSES = "other-classes"
-    VALUES_OUT_OF_RANGE = "values-out-of-range"
-    NO_ROWS = "no-rows"
-    MISSING_VALUES = "missing-values"
     ONLY_SECURE = "only-secure"
     PEERS_CHANGED = "peers-changed"
-    OTHER_SITES = "other-sites"
     ONLY_PRIVATE = "only-private"
     PRIVACY_BUDGET = "privacy-budget"
-    SUM_LOST = "sum-lost"
-    SUM_RANGE = "sum-range"
-    STATE_LOST = "state-lost"
     NO_GRADIENT = "no-gradient"
     NO_STATE_DIR = "no-state-dir"
     NOT_ACCEPTED = "not-accepted"
@@ -83,31 +72,15 @@ MEANING = {
     RefusalCode.DATA_UNREADABLE: "the site's data cannot be used; the site's log says why",
     RefusalCode.DATA_CHANGED: "the site's data have changed since it joined the run",
     RefusalCode.STATE_UNREADABLE: "the site's file of client state is damaged; the site's log names it",
-    RefusalCode.POLICY_HESSIAN: "the site does not add Hessians of this size to a sum",
-    RefusalCode.NO_AGREEMENT: "the site has not accepted an agreement of this study",
-    RefusalCode.OTHER_STUDY: "the site was invited to another study",
-    RefusalCode.OTHER_SETTINGS: "the request has other settings than the site's invitation; after a change of "
-    "the study's file, invite the sites again",
-    RefusalCode.OTHER_PROTOCOL: "the site speaks another version of the protocol of studies; install the same "
-    "version of fedscaffold on both",
-    RefusalCode.OTHER_CLASSES: "the target has other values at the site than the classes that the study names",
-    RefusalCode.VALUES_OUT_OF_RANGE: "the target, exposures, offsets or weights have values at the site that the "
-    "study's kind of model cannot have; the site's log says which",
-    RefusalCode.NO_ROWS: "the site's table has no rows",
-    RefusalCode.MISSING_VALUES: "the site's table has missing values that the study does not fill in; the "
-    "site's log says where",
-    RefusalCode.ONLY_SECURE: "the site was invited to a study with secure sums, and adds its numbers to such "
-    "sums only",
+    RefusalCode.NO_AGREEMENT: "the site has not accepted a plan and a roster of this study",
+    RefusalCode.OTHER_SETTINGS: "the plan is another than the one of the site's invitation; after a change of the "
+    "study's file, invite the sites again",
+    RefusalCode.ONLY_SECURE: "the site adds its numbers to secure sums only",
     RefusalCode.PEERS_CHANGED: "the site knows another key of another site, or none; do not go on before the "
     "people of both have compared fingerprints",
-    RefusalCode.OTHER_SITES: "the site has added its numbers to sums over other sites; by subtraction, sums over "
-    "both groups would tell the numbers of single ones",
     RefusalCode.ONLY_PRIVATE: "the site protects its rows by a privacy budget, and answers nothing that it does "
     "not cover",
     RefusalCode.PRIVACY_BUDGET: "the site's privacy budget does not allow this; the site's log says why",
-    RefusalCode.SUM_LOST: "the site no longer has its keys for this secure sum; it is repeated with new ones",
-    RefusalCode.SUM_RANGE: "a number of the site is too large for any secure sum; the site's log says where",
-    RefusalCode.STATE_LOST: "the site does not have the control variate that the run counts on",
     RefusalCode.NO_GRADIENT: "the site no longer has the gradient that it sent in this round",
     RefusalCode.NO_STATE_DIR: "the site has no folder for its client state",
     RefusalCode.NOT_ACCEPTED: "its people, its policy or its table do not allow the plan; they know why",

@@ -1,8 +1,7 @@
 """Signatures of the coordinator and of the sites.
 
-Neither Flower's SuperLink, at which anybody who reaches it can start a run, nor a shared folder says who wrote a
-message. So a site answers only requests that the key of its invitation signed, and a coordinator reads from a
-folder only replies that accepted keys signed.
+Neither a network nor a shared folder says who wrote a message. So a site answers only requests that the key of its
+invitation signed, and a coordinator takes only replies that accepted keys signed.
 """
 
 import hashlib
@@ -20,7 +19,6 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
     load_pem_public_key,
-    load_ssh_private_key,
     load_ssh_public_key,
 )
 
@@ -33,7 +31,7 @@ SIGNATURE = "signature"  # name of a value
 
 
 def make_signing_key(path: Path) -> str:
-    """Write a private key to a file for its owner alone; returns the public key in PEM."""
+    """Write a private key to a file for its owner alone; return the public key in PEM."""
     key = ed25519.Ed25519PrivateKey.generate()
     with replacing(path, private=True) as temporary:
         temporary.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -64,13 +62,13 @@ class Signer:
         return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
     def sign(self, payload: Payload, site: str) -> Payload:
-        """The request with a signature that is good for one site."""
+        """Return a request with a signature that is good for one site."""
         signature = self._key.sign(_digest(payload, site)).hex()
         return Payload({**payload.values, SIGNATURE: signature}, payload.arrays)
 
 
 def check_signature(payload: Payload, site: str, public: str) -> Payload:
-    """The request without its signature; refused unless the holder of the key signed it for this site."""
+    """Return a request without its signature; raise `Refusal` unless the key signed it for this site."""
     values = dict(payload.values)
     given = values.pop(SIGNATURE, "")
     found = Payload(values, payload.arrays)
@@ -85,7 +83,7 @@ def check_signature(payload: Payload, site: str, public: str) -> Payload:
     return found
 
 
-def sign_reply(payload: Payload, question: str, private_key: Path) -> Payload:
+def sign_reply(payload: Payload, question: str, key: ec.EllipticCurvePrivateKey) -> Payload:
     """Return a site's reply with a signature that is good for one question.
 
     Parameters
@@ -94,11 +92,9 @@ def sign_reply(payload: Payload, question: str, private_key: Path) -> Payload:
         The reply.
     question
         Digest of the request that it answers.
-    private_key
-        The file of the node's key, in OpenSSH's format.
+    key
+        The site's private key.
     """
-    key = load_ssh_private_key(private_key.read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
     signature = key.sign(_digest(payload, question), ec.ECDSA(SHA384())).hex()
     return Payload({**payload.values, SIGNATURE: signature}, payload.arrays)
 
@@ -115,7 +111,7 @@ def check_reply(payload: Payload, question: str, public_key: str) -> Payload:
     given = values.pop(SIGNATURE, "")
     found = Payload(values, payload.arrays)
     try:
-        key = load_ssh_public_key(public_key.encode())
+        key = load_ssh_public_key(" ".join(public_key.split()[:2]).encode())
         assert isinstance(key, ec.EllipticCurvePublicKey)
         key.verify(bytes.fromhex(str(given)), _digest(found, question), ec.ECDSA(SHA384()))
     except (InvalidSignature, ValueError, TypeError):
@@ -131,7 +127,8 @@ def digest_of(payload: Payload, site: str) -> str:
 def _digest(payload: Payload, addressee: str) -> bytes:
     found = hashlib.sha256()
     shapes = {name: np.size(array) for name, array in payload.arrays.items()}
-    found.update(json.dumps([addressee, dict(payload.values), shapes], sort_keys=True).encode())
+    values = {str(name): value for name, value in payload.values.items()}
+    found.update(json.dumps([addressee, values, shapes], sort_keys=True, default=repr).encode())
     for name in sorted(payload.arrays):
         array = np.asarray(payload.arrays[name])  # words of secure sums have more digits than a float64
         found.update(np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8").data)

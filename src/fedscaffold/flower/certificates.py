@@ -1,10 +1,13 @@
 """Certificates for a federation's server, and keys for its nodes."""
 
 import ipaddress
+import string
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from fedscaffold.core.checks import shown
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import replacing
 
 LOOPBACK = "127.0.0.1"
@@ -106,6 +109,30 @@ def make_key(folder: Path, name: str, *, comment: str = "") -> tuple[Path, Path]
     text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write(public, text + (f" {comment}\n".encode() if comment else b""))
     return private, public
+
+
+def key_in_hexadecimal(key: str) -> str:
+    """Return a public key in OpenSSH's format, PEM or hexadecimal as Flower shows it: PEM's hexadecimal digits."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+        load_ssh_public_key,
+    )
+
+    text = str(key).strip()
+    if text and set(text) <= set(string.hexdigits):
+        return text.lower()
+    try:
+        load = load_pem_public_key if text.startswith("-----BEGIN") else load_ssh_public_key
+        found = load(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise InvalidInput(
+            f"not a public key in OpenSSH's format, in PEM or in hexadecimal: {shown(key)}; give the contents of "
+            "the .pub file with which the node was registered"
+        ) from None
+    return found.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).hex()
 
 
 def _private(key: object, *, openssh: bool = False) -> bytes:

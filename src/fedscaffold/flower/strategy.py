@@ -23,7 +23,7 @@ from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.round import RoundResult, weights_from_rows
 from fedscaffold.federation.server.rules import RoundRules, TooFewClients
 from fedscaffold.federation.server.session import ServerSession, open_session
-from fedscaffold.flower.keys import key_in_hexadecimal
+from fedscaffold.flower.certificates import key_in_hexadecimal
 from fedscaffold.flower.log import LOG, show_protocol_log
 from fedscaffold.flower.nodes import Nodes
 from fedscaffold.flower.wire import arrays_like, vector_of

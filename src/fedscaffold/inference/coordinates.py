@@ -1,4 +1,4 @@
-"""How reported coefficients follow from θ: units of the table, and classes against a reference."""
+"""Reported coefficients as linear functions of θ: units of the table, and classes against a reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedscaffold.core.types import Array
 
 
 def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.bool_]:
-    """Which coordinates of θ are slopes, (vectors · n_features,): all but the last ones of each vector.
+    """Return whether each coordinate of θ is a slope, (vectors · n_features,): not among the last of its vector.
 
     Examples
     --------
@@ -21,6 +21,15 @@ def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.b
     [True, True, False]
     """
     return np.tile(np.arange(n_features) < n_features - n_intercepts, vectors)
+
+
+def slope_length(problem: Any, theta: Array) -> float:
+    """Return ‖β‖ of the coefficients β of θ, without unpenalised intercepts.
+
+    An intercept follows from how frequent an outcome is; in the norm of θ it would hide errors of slopes.
+    """
+    slopes = slope_mask(problem.vectors, problem.n_features, problem.n_unpenalised)
+    return float(np.linalg.norm(theta[slopes]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +64,7 @@ class Coordinates:
     def of_features(
         cls, names: Sequence[str], *, n_intercepts: int = 0, classes: Sequence[Any] | None = None
     ) -> "Coordinates":
-        """θ as it is; with more than two classes, each class's coefficients minus those of the first.
+        """Return θ as it is; with more than two classes, each class's coefficients minus those of the first.
 
         Parameters
         ----------
@@ -78,15 +87,15 @@ class Coordinates:
         )
 
     def then(self, matrix: Array, shift: Array) -> "Coordinates":
-        """The same names for matrix β + shift of these coefficients."""
+        """Return matrix β + shift of these coefficients, with the same names."""
         return Coordinates(self.names, matrix @ self.matrix, matrix @ self.shift + shift, self.intercepts)
 
     def only(self, kept: NDArray[np.bool_]) -> "Coordinates":
-        """Some of these coefficients."""
+        """Return some of these coefficients."""
         names = tuple(name for name, there in zip(self.names, kept.tolist(), strict=True) if there)
         return Coordinates(names, self.matrix[kept], self.shift[kept], self.intercepts[kept])
 
     def check(self, dim: int) -> None:
-        """Refuse coordinates of another number of coefficients."""
+        """Raise if there is another number of coefficients."""
         if self.matrix.shape[1] != dim:
             raise InvalidInput(f"names for {self.matrix.shape[1]} coefficients were given, but there are {dim}")

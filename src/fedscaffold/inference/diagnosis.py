@@ -1,7 +1,8 @@
 """Coefficients that the data do not determine, named by column before Newton steps run into them.
 
-Columns depend on each other if a Hessian has a direction without curvature. Classes are separated if the curvature
-of a direction vanishes as coefficients grow: it is compared with that of the first model, since no sum counts rows.
+Columns depend on each other if a Hessian has a direction without curvature. Classes are separated if the
+curvature of a direction vanishes as coefficients grow: it is compared with that of the first model, since no sum
+counts rows.
 """
 
 from collections.abc import Iterable
@@ -113,7 +114,7 @@ def _free_part(sums: ClosingSums, penalty: Array) -> tuple[Array, NDArray[np.boo
 
 
 def _null_curvature(sums: ClosingSums) -> float | None:
-    """Return ℓ'' of a record under a model with a constant alone; None if coefficients cannot grow without bound."""
+    """Return ℓ'' of a record under a model with a constant alone; None for kinds that cannot be separated."""
     if sums.kind not in SEPARABLE:
         return None
     share = float(sums.null.min() if sums.kind == "multinomial" else sums.null[0]) / sums.weight

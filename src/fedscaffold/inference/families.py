@@ -1,7 +1,7 @@
 """Families of distributions: constants, variances and the null model, besides the derivatives of losses.
 
-Losses are negative log-likelihoods up to terms without θ, which are added up here. Functions take margins z (offset
-included), targets y, offsets o and weights a of some records, and return sums over them.
+Losses are negative log-likelihoods up to terms without θ, which are added up here. Functions take margins z
+(offset included), targets y, offsets o and weights a of some records, and return sums over them.
 """
 
 from collections.abc import Callable

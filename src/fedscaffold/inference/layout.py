@@ -9,11 +9,10 @@ if TYPE_CHECKING:
     from fedscaffold.inference.summary import Summary
 
 WIDTH = 79
-NAME_WIDTH = 24
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number with some significant digits, without an exponent where that is short."""
+    """Format a number with some significant digits, without an exponent if that is short."""
     if not math.isfinite(value):
         return "–"
     if value == 0.0 or 1e-3 <= abs(value) < 1e6:
@@ -23,14 +22,14 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def probability(p: float) -> str:
-    """A p-value with three places, or "<0.001"."""
+    """Format a p-value with three places, or "<0.001"."""
     if math.isnan(p):
         return "–"
     return "<0.001" if p < 5e-4 else f"{p:.3f}"
 
 
 def header(summary: "Summary") -> tuple[str, ...]:
-    """Names of the table's columns; the last one is the optimisation error over the standard error."""
+    """Return names of the table's columns; the last one is the optimisation error over the standard error."""
     letter = "z" if summary.df_resid is None else "t"
     tail = 0.5 * (1.0 - summary.level)
     ends = (f"[{tail:.4g}", f"{1.0 - tail:.4g}]")
@@ -38,7 +37,7 @@ def header(summary: "Summary") -> tuple[str, ...]:
 
 
 def body(summary: "Summary") -> list[tuple[str, ...]]:
-    """Cells of the table, one row per coefficient."""
+    """Return the cells of the table, one row per coefficient."""
     columns = (
         summary.coef,
         summary.se,
@@ -58,7 +57,7 @@ def body(summary: "Summary") -> list[tuple[str, ...]]:
 
 
 def facts(summary: "Summary") -> dict[str, str]:
-    """What stands above the table."""
+    """Return the header lines shown above the coefficient table, by name."""
     found, s = dict(summary.facts), summary.statistics
     named = {
         "log-likelihood": s.log_likelihood,
@@ -75,14 +74,17 @@ def facts(summary: "Summary") -> dict[str, str]:
 
 
 def summary_text(summary: "Summary") -> str:
-    """Facts in two columns, the table, and the notes."""
+    """Return the summary as text: facts in two columns, the table, and the notes.
+
+    Names are never shortened, so that rows can be told apart; long ones make the table wider than 79 columns.
+    """
     given = [f"{name}: {value}" for name, value in facts(summary).items()]
     half = (len(given) + 1) // 2
     left, right = given[:half], [*given[half:], ""]
     lines = ["=" * WIDTH]
     lines += [f"{one:<40}{other}".rstrip() for one, other in zip(left, right, strict=False)]
-    names = [textwrap.shorten(name, NAME_WIDTH, placeholder="…") or name[:NAME_WIDTH] for name in summary.names]
-    table = [("", *header(summary)), *((name, *row) for name, row in zip(names, body(summary), strict=True))]
+    rows = zip(summary.names, body(summary), strict=True)
+    table = [("", *header(summary)), *((name, *row) for name, row in rows)]
     widths = [max(len(row[j]) for row in table) for j in range(len(table[0]))]
     shown = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
              for row in table]  # fmt: skip
@@ -94,7 +96,7 @@ def summary_text(summary: "Summary") -> str:
 
 
 def summary_html(summary: "Summary") -> str:
-    """The same as HTML, for notebooks."""
+    """Return the summary as HTML, for notebooks."""
     above = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
         for name, value in facts(summary).items()

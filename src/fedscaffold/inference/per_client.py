@@ -178,7 +178,10 @@ def _sums(
     problem: Any, theta: Array, first: int, last: int, counts_for: Array, *, scores: bool,
     fixed: dict[str, Any] | None = None,
 ) -> ClosingSums:  # fmt: skip
-    """Return the sums of clients `first` to `last − 1`; a θ of one coefficient more than features ends in an intercept."""
+    """Return the sums of clients `first` to `last − 1`.
+
+    A θ with one coefficient more than the problem has features ends in an intercept.
+    """
     fixed = _fixed_sums(problem, first, last, counts_for) if fixed is None else fixed
     wide, d = theta.size > problem.dim, theta.size
     total: dict[str, Any] = {}
@@ -237,7 +240,7 @@ def _fixed_sums(problem: Any, first: int, last: int, counts_for: Array) -> dict[
 
 
 def _blocks(problem: Any, first: int, last: int, counts_for: Array, width: int) -> Any:
-    """Yield (rows, starts of clients in them, factor of each row, whether the last client ends) of blocks of rows."""
+    """Yield blocks of rows: rows, starts of clients, factor of each row, whether the last client ends there."""
     offsets: IntArray = problem.offsets[first : last + 1]
     step = max(1, NUMBERS_AT_ONCE // width)
     bounds = np.append(np.arange(offsets[0], offsets[-1], step, dtype=np.int64), offsets[-1])
@@ -301,7 +304,7 @@ def _multinomial_block(
 
 
 def _gram(x: Array, weight: Array) -> Array:
-    """Return Σ weight_i x_i x_iᵀ; a product of one matrix with itself if no weight is negative, which is faster."""
+    """Return Σ weight_i x_i x_iᵀ; faster, by a product of a matrix with itself, if no weight is negative."""
     if weight.size and weight.min() < 0.0:
         return x.T @ (weight[:, None] * x)
     scaled = np.sqrt(weight)[:, None] * x

@@ -113,7 +113,7 @@ class ClosingSums:
         return np.concatenate([scalars, self.null, self.gradient, self.squares, self.varying, *matrices])
 
     def with_vector(self, vector: Array) -> Self:
-        """Return sums of the same kind at the same θ from such a vector, for example a sum that a server received."""
+        """Return sums of the same kind at the same θ from such a vector, for example from a server's sum."""
         if vector.shape != self.vector().shape:
             raise InvalidInput(
                 f"a vector of {self.vector().size} closing sums is needed, got shape {vector.shape}"

@@ -1,38 +1,38 @@
 """Train a regression from sums over clients: Newton steps, rounds of Scaffold, and certificates of what is left.
 
 With g the gradient and A the Hessian of the penalised loss of all clients together, the distance to the optimum is
-A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the sums are a certificate and a step of Newton's
-method at once. No decision needs the optimum: step size, local steps and when to stop follow from sums alone.
+A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the sums are a certificate and a Newton step at
+once. No decision needs the optimum: step size, local steps and when to stop follow from sums alone.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import dispersion, has_variance, newton_step
+from fedscaffold.inference.closing import has_variance, newton_step
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_separated
-from fedscaffold.inference.per_client import ProblemSums
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.inference.tolerance import parse_tolerance
 
 Trainer = Literal["auto", "newton", "scaffold"]
 ROUNDING = 1e-12  # relative error below which rounding hides the distance
-CLOSE_ENOUGH = 3e-4  # relative error from which one Newton step leaves about its square, 1e-7
+CLOSE_ENOUGH = 1e-5  # relative error from which one Newton step leaves about its square, 1e-10
 CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
 RELATIVE_TOLERANCE = 0.005  # if a tolerance in standard errors cannot be checked, for lack of Hessians
 ENOUGH_DECREASE = 0.1  # of the decrease that Newton's quadratic model promises
 MOST_HALVINGS = 30  # of a step: 2⁻³⁰ of it is below the rounding of the loss
-MOST_STEPS_WITH_INTERCEPTS = 50  # of `close`
 CLOSED = 1e-9  # of the standard errors: a distance that needs no further step
 NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # usual numbers from θ = 0, to choose between the two
+STEPS_PER_HESSIAN = 6  # a Hessian takes as long as d/6 local steps, as `benchmarks.trainers` measured
 FIRST_LOCAL_STEPS, MOST_LOCAL_STEPS = 64, 4096  # the best number differs by a factor 60 between tables
 FACTOR = 4  # between two numbers of local steps that are tried
 ROUNDS_PER_STAGE = 3  # enough to see a rate in the norm of the gradient
@@ -107,6 +107,9 @@ class TrainingSettings:
     exchange_seconds: float = 1.0
     step_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        choice("trainer", self.trainer, get_args(Trainer))
+
     @property
     def se_tolerance(self) -> float | None:
         """The tolerance in standard errors; None if it is relative to the norm."""
@@ -168,6 +171,8 @@ class Certificate:
         The closing sums; None if clients add up gradients alone.
     unsolved
         Bound on the length of the part of `step` that was not solved for.
+    penalty
+        Second derivatives of the penalty in units of the sums, (dim,); None if there are none.
     """
 
     theta: Array
@@ -178,11 +183,20 @@ class Certificate:
     standard_errors: Array | None = None
     sums: ClosingSums | None = None
     unsolved: float = 0.0
+    penalty: Array | None = None
 
     @property
     def error_in_standard_errors(self) -> float | None:
-        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known."""
-        return None if self.standard_errors is None else float((np.abs(self.step) / self.standard_errors).max())
+        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known.
+
+        A distance within the rounding error of the coefficients counts as 0: standard errors of a perfect fit are
+        as small.
+        """
+        if self.standard_errors is None:
+            return None
+        distance = np.abs(self.step)
+        distance = np.where(distance <= ROUNDING * np.abs(self.theta).max(), 0.0, distance)
+        return float((distance / self.standard_errors).max())
 
     @property
     def relative_error(self) -> float:
@@ -213,7 +227,10 @@ def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names:
     InvalidInput
         If the sums do not determine the coefficients, with the columns' names.
     """
-    newton = newton_step(sums, penalty, names)
+    try:
+        newton = newton_step(sums, penalty, names)
+    except np.linalg.LinAlgError:
+        raise InvalidInput("the sums do not determine the coefficients; pass a positive penalty l2=...") from None
     gradient = sums.gradient + penalty * sums.theta
     errors = None
     if has_variance(sums):
@@ -226,6 +243,7 @@ def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names:
         slopes=slopes,
         standard_errors=errors,
         sums=sums,
+        penalty=penalty,
     )
 
 
@@ -302,111 +320,6 @@ def newton_path(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Closed:
-    """Coefficients after Newton steps, and the sums taken there.
-
-    Attributes
-    ----------
-    theta
-        Coefficients, (dim,).
-    sums
-        Closing sums at `theta`, with score products.
-    steps
-        Number of Newton steps that led there.
-    distance_before, distance
-        Distance to the optimum in standard errors, before the first step and now.
-    moved
-        `theta` minus the first coefficients, (dim,).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import fedscaffold as fs
-    >>> rng = np.random.default_rng(0)
-    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
-    >>> fs.inference.close(problem, np.zeros(2)).steps
-    1
-    """
-
-    theta: Array
-    sums: ClosingSums
-    steps: int
-    distance_before: float
-    distance: float
-    moved: Array
-
-
-def close(
-    problem: Any,
-    theta: Array,
-    *,
-    max_steps: int = 2,
-    client_intercepts: bool = False,
-    names: tuple[str, ...] = (),
-) -> Closed:
-    """Go from θ towards the optimum by Newton steps on sums over clients.
-
-    Parameters
-    ----------
-    problem
-        As in `closing_sums`.
-    theta
-        Coefficients to start from, (dim,).
-    max_steps
-        Most Newton steps; 0 leaves θ as it is. With client intercepts up to fifty are taken, since the start then
-        solves another problem. A step that would raise the loss is halved.
-    client_intercepts
-        Whether each client has an intercept.
-    names
-        Names of the features, for messages.
-
-    Returns
-    -------
-    Closed
-
-    Raises
-    ------
-    InvalidInput
-        If the sums do not determine the coefficients, with the columns' names.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import fedscaffold as fs
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.normal(size=(3, 50, 2))
-    >>> problem = fs.problems.Logistic(X, rng.random((3, 50)) < 0.5)
-    >>> closed = fs.inference.close(problem, np.array([0.1, 0.1]))
-    >>> closed.distance < 1e-4 < closed.distance_before
-    True
-    """
-    whole_number("max_steps", max_steps, least=0)
-    most = MOST_STEPS_WITH_INTERCEPTS if client_intercepts and max_steps else max_steps
-    source = ProblemSums(problem, names=names, client_intercepts=client_intercepts)
-    at = Certifier(source)
-    start = np.asarray(theta, dtype=np.float64)
-    before = at.certificate(start)
-    found, steps = before, 0
-    for steps, found in enumerate(newton_path(at.loss, at.certificate, before)):
-        if steps == most or _distance(found) <= CLOSED:
-            break
-    sums = source.closing(found.theta, scores=True)
-    return Closed(
-        theta=found.theta, sums=sums, steps=steps, distance_before=_distance(before), distance=_distance(found),
-        moved=found.theta - start,
-    )  # fmt: skip
-
-
-def _distance(found: Certificate) -> float:
-    """Return √(gᵀA⁻¹g/φ); see `NewtonStep.distance`."""
-    sums = found.sums
-    assert sums is not None  # as certificates of closing sums have them
-    phi = dispersion(sums) if has_variance(sums) else 1.0
-    tiny = float(np.finfo(np.float64).tiny)
-    return math.sqrt(max(0.0, 2.0 * found.decrement * sums.rows) / max(phi, tiny))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Trained:
     """A trained model with its certificate, and the decisions that led there.
 
@@ -437,6 +350,7 @@ class Trained:
     history: tuple[ErrorPoint, ...] = ()
 
 
+@one_blas_thread
 def train(
     sums: Sums,
     settings: TrainingSettings,
@@ -493,7 +407,7 @@ class _Training:
         by_newton = start is not None or self._takes_newton()
         first = self.certificate(theta) if by_newton else self._scaffold(theta)
         for found in newton_path(self.loss, self.certificate, first):
-            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians
+            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians or _negligible(found)
             if (self._within_tolerance(found) and close) or self.rounds >= self.settings.max_exchanges:
                 break
         last = found.theta - found.step
@@ -543,7 +457,7 @@ class _Training:
             )
             return False
         wait, step = self.settings.exchange_seconds, self.settings.step_seconds
-        newton = NEWTON_STEPS * (wait + step * dim / 2.0)  # a Hessian costs as much as d/2 gradients
+        newton = NEWTON_STEPS * (wait + step * dim / STEPS_PER_HESSIAN)
         scaffold = SCAFFOLD_ROUNDS * (wait + step * FIRST_LOCAL_STEPS)
         faster, by = ("Newton's method", newton) if newton < scaffold else ("Scaffold", scaffold)
         other = max(newton, scaffold)
@@ -555,11 +469,15 @@ class _Training:
 
     def _within_tolerance(self, found: Certificate) -> bool:
         in_errors = found.error_in_standard_errors
+        if found.relative_error <= 10.0 * ROUNDING:  # a perfect fit has standard errors of rounding's size
+            return True
         if self.settings.se_tolerance is not None and in_errors is not None:
             return in_errors <= self.settings.se_tolerance
         return found.relative_error <= self.settings.aim(in_standard_errors=False)
 
-    def _report(self, relative: float, errors: float | None = None, *, certified: bool = True, method: str) -> None:
+    def _report(
+        self, relative: float, errors: float | None = None, *, certified: bool = True, method: str
+    ) -> None:
         if np.isfinite(relative):
             point = ErrorPoint(
                 exchange=self.rounds, relative=relative, standard_errors=errors, certified=certified, method=method
@@ -571,6 +489,8 @@ class _Training:
 
     def _scaffold(self, theta: Array) -> Certificate:
         """Run stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
+        if self.sums.hessians:
+            self.certificate(theta)  # finds columns that depend on each other before any long work
         wait, step = self.settings.exchange_seconds, self.settings.step_seconds
         search = LocalStepsSearch(seconds_per_round=wait, seconds_per_step=step).affordable()
         step_size = 1.0 / self.sums.smoothness
@@ -594,17 +514,17 @@ class _Training:
                 if found.relative_error <= CLOSING_BELOW:
                     break
         self.notes.append(
-            f"Scaffold ran {ROUNDS_PER_STAGE * len(tried)} rounds with step size {step_size:.3g} and, in stages of "
-            f"{ROUNDS_PER_STAGE} rounds, {', '.join(map(str, tried))} local steps."
+            f"Scaffold ran {ROUNDS_PER_STAGE * len(tried)} rounds with step size {step_size:.3g} and, in stages "
+            f"of {ROUNDS_PER_STAGE} rounds, {', '.join(map(str, tried))} local steps."
         )
         return found if found is not None and found.theta is theta else self.certificate(theta)
 
     def _certify_by_gradients(self, theta: Array) -> Certificate:
         """Return the certificate of θ by conjugate gradients, with one exchange for each product with A.
 
-        Products with A come from differences of gradients. The search ends when the residual is a hundredth of the
-        gradient. The part of A⁻¹g that is not solved for then is at most the residual over the least curvature, for
-        which half of the least Ritz value of any search stands in: these come down to it from above.
+        Products with A come from differences of gradients. The search ends when the residual is a hundredth of
+        the gradient. The part of A⁻¹g that is not solved for then is at most the residual over the least
+        curvature, for which half of the least Ritz value of any search stands in: these come down to it.
         """
         gradient, loss = self.gradient(theta)
         step, residual = np.zeros_like(theta), gradient.copy()
@@ -630,6 +550,12 @@ class _Training:
             self.least_curvature = min(self.least_curvature, max(float(ritz[0]), 1e-300))
         unsolved = float(np.linalg.norm(residual)) / (0.5 * self.least_curvature)
         return replace(found, step=step, decrement=0.5 * float(gradient @ step), unsolved=unsolved)
+
+
+def _negligible(found: Certificate) -> bool:
+    """Return whether a distance is rounding; relative to coefficients that are all 0 it would be large."""
+    errors = found.error_in_standard_errors
+    return errors is not None and errors <= CLOSED
 
 
 @dataclass(frozen=True, kw_only=True)

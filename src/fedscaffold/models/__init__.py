@@ -1,13 +1,12 @@
-"""From a table with a client column to a model: open the table, plan, run, compare, report, save."""
+"""Fit models to tables with a client column: the result with its certificate and standard errors, and scores."""
 
 from fedscaffold.data.open import open_problem
-from fedscaffold.models.compare import ModelComparison, ModelScore
-from fedscaffold.models.fit import Fit, fit
+from fedscaffold.models.coding import Coding
+from fedscaffold.models.fit import Fit, FitSettings, fit, load
 from fedscaffold.models.model import Model
-from fedscaffold.models.planning.planned import FitSettings
 from fedscaffold.models.private import PrivateFit
 
-__all__ = ["Fit", "FitSettings", "Model", "ModelComparison", "ModelScore", "PrivateFit", "fit", "open_problem"]
+__all__ = ["Coding", "Fit", "FitSettings", "Model", "PrivateFit", "fit", "load", "open_problem"]
 
 
 def __dir__() -> list[str]:

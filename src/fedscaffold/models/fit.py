@@ -1,59 +1,158 @@
-"""Fit a model to a table: a planned run of Scaffold on the table's problem."""
+"""Fit a model to a table, and the result of fits and studies: a model, its certificate and standard errors."""
 
-import math
+import json
 import os
-import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedscaffold.core import npz as arrays
-from fedscaffold.core.display import Progress, Summarised
-from fedscaffold.core.files import path_of
+import numpy as np
+
+from fedscaffold.core import npz, provenance
+from fedscaffold.core.checks import choice, set_fields, whole_number
+from fedscaffold.core.display import Summarised, rounded_up
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import folder_at, json_value, read_text, replacing, write_text
+from fedscaffold.core.machine import in_file
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
-from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.inference import Closed, Summary
-from fedscaffold.inference.closing import has_variance
+from fedscaffold.data.encoded import EncodedProblem, problem_class
+from fedscaffold.inference import ClosingSums, Summary, summarise_sums
+from fedscaffold.inference.closing import Dispersion, check_dispersion, has_variance
 from fedscaffold.inference.covariance import Covariance
+from fedscaffold.inference.families import family_of
+from fedscaffold.inference.own_intercepts import client_intercept
+from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.inference.plain import summary_to_plain
-from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.models.model import Model
-from fedscaffold.models.planning.distance import RelativeDistance
-from fedscaffold.models.planning.planned import FitSettings, PlannedFit, plan_fit
-from fedscaffold.models.summaries import close_fit, largest_error, summary_of
-from fedscaffold.simulation import Mse, Trace
-from fedscaffold.simulation.run_method import run
+from fedscaffold.inference.tolerance import parse_tolerance
+from fedscaffold.inference.training import (
+    RELATIVE_TOLERANCE,
+    Certificate,
+    ErrorPoint,
+    Trained,
+    Trainer,
+    TrainingSettings,
+    train,
+)
+from fedscaffold.models.coding import Coding, standardize_target
+from fedscaffold.models.local_sums import NUMBERS_PER_SECOND, LocalSums
+from fedscaffold.models.model import Model, in_own_units
+from fedscaffold.models.summaries import column_spread, own_units
+from fedscaffold.problems.newton import PENALISE
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+TOLERANCE = "se:0.05"
+MAX_EXCHANGES = 500
+ROUNDING = 1e-9  # least error that is shown: rounding differs between machines
+EXCHANGE_SECONDS = 1e-3  # of sums in this process, apart from the clients' work
+FORMAT = "fedscaffold results 1"
+MODEL, RESULTS, SUMMARY, REPORT = "model.json", "results.json", "summary.txt", "report.html"
+CODING, SUMS = "coding.json", "sums.npz"
+COEFFICIENTS = ("coefficients.csv", "coefficients.parquet")
+FILES = (MODEL, RESULTS, SUMMARY, REPORT, CODING, SUMS, *COEFFICIENTS)
 
-    from fedscaffold.models.compare import ModelComparison
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """Settings of a fit.
+
+    Parameters
+    ----------
+    trainer
+        "newton", "scaffold", or "auto", which takes the one that is expected to be faster.
+    tolerance
+        "se:0.05": the error of optimisation of each coefficient is at most 5 % of its standard error. A number
+        between 0 and 1: ‖β − β*‖ ≤ tolerance · ‖β*‖, with β the coefficients of standardised columns, intercepts
+        left out.
+    max_exchanges
+        Most sums over all clients before training stops.
+    client_intercepts
+        Whether each client has an intercept, as with one indicator column per client. It is fitted with the common
+        slopes and never leaves the client.
+    dispersion
+        The factor of the variance in standard errors: None for that of the family (1 for classes and counts);
+        "pearson" to estimate it, which makes that of counts a quasi-Poisson regression; or a number.
+    engine
+        Computes local steps of Scaffold; see `fedscaffold.run`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.models.FitSettings(tolerance=0.01).trainer
+    'auto'
+    """
+
+    trainer: Trainer = "auto"
+    tolerance: float | str = TOLERANCE
+    max_exchanges: int = MAX_EXCHANGES
+    client_intercepts: bool = False
+    dispersion: Dispersion = None
+    engine: str | Engine = "auto"
+
+    def __post_init__(self) -> None:
+        choice("trainer", self.trainer, ("auto", "newton", "scaffold"))
+        unit, number = parse_tolerance(self.tolerance)
+        set_fields(
+            self,
+            tolerance=number if unit == "relative" else self.tolerance,
+            max_exchanges=whole_number("max_exchanges", self.max_exchanges, least=1),
+            dispersion=check_dispersion(self.dispersion),
+        )
+        choice("client_intercepts", self.client_intercepts, (True, False))
+        if self.client_intercepts and self.trainer == "scaffold":
+            raise InvalidInput("client_intercepts requires trainer='newton' or 'auto'")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as values that JSON can hold."""
+        return {name: value for name, value in vars(self).items() if name != "engine"}
 
 
-NEGLIGIBLE = 1e-4
+@dataclass(frozen=True, eq=False)
+class SavedSettings:
+    """Settings that were read from a folder, by name."""
+
+    values: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["values"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as values that JSON can hold."""
+        return dict(self.values)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Fit(Summarised):
-    """The result of `fedscaffold.models.fit`: a model, and the run that gave it.
+    """The result of a fit or of a study: one model, its distance to the pooled one, and standard errors.
 
-    Attributes
+    Parameters
     ----------
-    model
-        The fitted model, in the table's own units.
-    trace
-        The run, on standardised columns.
-    planned
-        The problem that was run, its optimum and its plan.
+    coding
+        How rows became numbers, and the penalty.
+    trained
+        The model on encoded columns, its certificate, and how it was trained.
+    sites
+        Names of the clients.
+    n_rows
+        Number of rows of all clients together.
+    name
+        Name of the fit or study.
     settings
-        The settings of the call.
-    closed
-        Coefficients after closing with Newton steps, and the sums that standard errors are computed from; None
-        where there are too many coefficients for a Hessian.
-    seconds
-        Where the time went: finding the pooled model, planning, running and closing.
+        The settings, with a method `to_json`.
+    evaluation
+        How the model predicts rows that it was not trained on: by site, or metrics by name of a table.
+    traffic
+        What arrived from each site, by phase; empty for a fit.
+    log
+        For each site, all messages that left it, in order; empty for a fit, and if sites keep their own logs.
+    received
+        Messages that arrived; empty for a fit.
+    notes
+        Sentences about the result, besides those of the training.
 
     Examples
     --------
@@ -61,32 +160,87 @@ class Fit(Summarised):
     >>> import pandas as pd
     >>> import fedscaffold as fs
     >>> table = pd.DataFrame({"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20})
-    >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
-    >>> fit = fs.models.fit(problem)
-    >>> fit.relative_distance < 0.005
-    True
+    >>> fit = fs.fit(table, target="y", client="site", l2=0)
+    >>> fit.reached, fit.trainer
+    (True, 'newton')
     >>> fit.summary().to_frame().loc["x", "coef"].round(3)
     np.float64(3.0)
     >>> fit.model.predict(pd.DataFrame({"x": [10.0]})).round()
     array([31.])
     """
 
-    model: Model
-    trace: Trace
-    planned: PlannedFit
-    settings: FitSettings
-    closed: Closed | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    coding: Coding
+    trained: Trained
+    sites: tuple[str, ...]
+    n_rows: int
+    name: str = "fit"
+    settings: Any
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    traffic: Mapping[str, Any] = field(default_factory=dict)
+    log: Mapping[str, Any] = field(default_factory=dict)
+    received: Sequence[Any] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def theta(self) -> Array:
-        """The fitted θ for encoded rows, after closing, (dim,)."""
-        return self.trace.theta[0] if self.closed is None else self.closed.theta
+        """θ for encoded rows, (dim,)."""
+        return self.trained.theta
+
+    @property
+    def reached(self) -> bool:
+        """Whether the certified error is within the tolerance."""
+        return self.trained.reached
+
+    @property
+    def rounds(self) -> int:
+        """Number of exchanges with all clients in the training, certificates included."""
+        return self.trained.rounds
+
+    @property
+    def trainer(self) -> str:
+        """The trainer, "newton" or "scaffold"."""
+        return self.trained.trainer
+
+    @property
+    def certified_error(self) -> dict[str, float | None]:
+        """Distance to the pooled model, from sums over all clients.
+
+        "standard_errors": the largest distance of a coefficient in its standard errors, None if these are not
+        known; "relative": relative to the norm of the coefficients, intercepts left out.
+        """
+        found = self.trained.certificate
+        return {"standard_errors": found.error_in_standard_errors, "relative": found.relative_error}
+
+    @property
+    def distance_text(self) -> str:
+        """The certified error in words; errors below 1e-9, which are rounding, are shown as 1e-9."""
+        errors, relative = self.certified_error["standard_errors"], self.certified_error["relative"]
+        if errors is not None:
+            return f"{rounded_up(max(errors, ROUNDING))} of a standard error"
+        return f"{rounded_up(max(relative or 0.0, ROUNDING))} of the coefficients' length"
+
+    @property
+    def in_standard_errors(self) -> bool:
+        """Whether the tolerance was checked in standard errors."""
+        unit, _ = parse_tolerance(self.settings.tolerance)
+        return unit == "se" and self.certified_error["standard_errors"] is not None
+
+    @property
+    def checked_tolerance(self) -> float:
+        """The number that the certified error was compared with, in standard errors or relative."""
+        unit, value = parse_tolerance(self.settings.tolerance)
+        return RELATIVE_TOLERANCE if unit == "se" and not self.in_standard_errors else value
+
+    @property
+    def has_standard_errors(self) -> bool:
+        """Whether there are sums of Hessians, and rows enough to estimate a variance."""
+        sums = self.trained.certificate.sums
+        return sums is not None and has_variance(sums)
 
     def summary(
         self, cov: Covariance = "nonrobust", *, level: float = 0.95, dispersion: float | str | None = None
     ) -> Summary:
-        """Coefficients in the table's own units with standard errors, tests and intervals.
+        """Return coefficients in the table's own units with standard errors, tests and intervals.
 
         Parameters
         ----------
@@ -95,145 +249,280 @@ class Fit(Summarised):
         level
             Confidence level of the intervals.
         dispersion
-            "pearson" to estimate it, or a number; None for that of the fit's settings.
+            "pearson" to estimate it, or a number; None for that of the settings.
+
+        Returns
+        -------
+        Summary
+
+        Raises
+        ------
+        InvalidInput
+            If there are no sums of Hessians, or too few rows for these standard errors.
         """
-        own = self.settings.dispersion if dispersion is None else dispersion
-        return summary_of(self.planned, self.closed, cov=cov, level=level, dispersion=own)
+        certificate, coding = self.trained.certificate, self.coding
+        if certificate.sums is None or certificate.penalty is None:
+            why = "which are not allowed here"
+            if coding.dim > MOST_COEFFICIENTS:
+                why = f"of all {coding.dim:,} coefficients; at most {MOST_COEFFICIENTS:,} are possible"
+            raise InvalidInput(f"standard errors need sums of Hessians, {why}")
+        return summarise_sums(
+            certificate.sums,
+            certificate.penalty,
+            own_units(coding.encoding, target_shift=coding.target_shift, target_scale=coding.target_scale),
+            cov=cov,
+            level=level,
+            dispersion=getattr(self.settings, "dispersion", None) if dispersion is None else dispersion,
+            target_scale=coding.target_scale,
+            feature_names=coding.encoding.names,
+            notes=self._remarks(certificate.sums),
+        )
 
-    @property
-    def relative_distance(self) -> float:
-        """‖β − β*‖ / ‖β*‖ at the end of the run, before closing: the coefficients' distance to the pooled ones.
+    def _remarks(self, sums: ClosingSums) -> list[str]:
+        found, classes = [], self.coding.encoding.classes
+        if self.coding.client_intercepts:
+            found.append("Each client has an intercept, which is not shown and never leaves the client.")
+            left_out = len(self.sites) - sums.clients
+            if left_out:
+                were, their = ("client was", "its") if left_out == 1 else ("clients were", "their")
+                found.append(f"{left_out:,} {were} left out, since {their} target never varies.")
+        if classes is not None:
+            which = f"of {classes[1]!r}" if len(classes) == 2 else "of each class"
+            found.append(f"Coefficients are log odds {which} against {classes[0]!r}.")
+        return found
 
-        β are the coefficients of standardised columns, without the intercept.
-        """
-        return float(self.relative_distances[-1])
+    @cached_property
+    def model(self) -> Model:
+        """The model in the table's own units, with standard errors if there are some."""
+        coding = self.coding
+        vectors = np.reshape(self.theta, (coding.encoding.n_vectors, coding.encoding.dim))
+        encoding, equations = in_own_units(
+            coding.encoding, vectors, target_shift=coding.target_shift, target_scale=coding.target_scale
+        )
+        return Model(
+            encoding=encoding,
+            equations=equations,
+            provenance={
+                "name": self.name,
+                "clients": len(self.sites),
+                "rows": self.n_rows,
+                "trainer": self.trainer,
+                "exchanges": self.rounds,
+                "tolerance": self.settings.tolerance,
+                "versions": provenance.versions(),
+            },
+            standard_errors=summary_to_plain(self.summary()) if self.has_standard_errors else None,
+            client_intercepts=coding.client_intercepts,
+        )
 
-    @property
-    def error_in_standard_errors(self) -> float | None:
-        """The largest optimisation error of a coefficient in its standard errors, after closing.
-
-        None where there are no standard errors.
-        """
-        return largest_error(self.planned, self.closed)
-
-    @property
-    def reached(self) -> bool:
-        """Whether the fit is within its tolerance: after closing for one in standard errors, else before."""
-        error = self.error_in_standard_errors
-        if self.settings.standard_errors is None or error is None:
-            return self.relative_distance <= self.planned.aim
-        return error <= self.settings.standard_errors
-
-    @property
-    def newton_steps(self) -> str | None:
-        """The number of Newton steps after the run, in words; None where there were none."""
-        steps = 0 if self.closed is None else self.closed.steps
-        return f"{steps} Newton step{'s' * (steps > 1)}" if steps else None
-
-    @property
-    def closing(self) -> str | None:
-        """What the Newton steps left, in words; None where there were none."""
-        if self.newton_steps is None:
-            return None
-        error = self.error_in_standard_errors
-        if error is None:
-            return f"{self.newton_steps}, with too few rows for standard errors"
-        return f"{self.newton_steps} left {small_percentage(error)} of a standard error"
-
-    @property
-    def relative_distances(self) -> Array:
-        """‖β_t − β*‖ / ‖β*‖ after each round, (rounds + 1,)."""
-        return self.trace.metrics["relative_distance"][0]
-
-    def compare(self, *, progress: Progress = None) -> "ModelComparison":
-        """Compare with FedAvg, which is run with the same settings, and with the pooled model."""
-        from fedscaffold.models.compare import compare_models
-
-        return compare_models(self, progress=progress)
-
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the relative distance to the pooled model by round, and the tolerance; return the axes.
-
-        Parameters
-        ----------
-        ax
-            matplotlib axes to draw on; by default those of a new figure.
-        """
-        from fedscaffold.reports.figures import draw_distances
-
-        return draw_distances({"Scaffold": self.relative_distances}, tolerance=self.planned.aim, ax=ax)
-
-    def report(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        test: str | os.PathLike[str] | None = None,
-        progress: Progress = None,
-    ) -> None:
-        """Write one self-contained HTML page about the fit, as `fedscaffold fit` does.
-
-        The page compares the model with FedAvg, which is run for it, with the pooled model, and with models that
-        clients would fit to their own rows alone.
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a page about the result, one HTML file that needs no other.
 
         Parameters
         ----------
         path
             The .html file to write.
-        test
-            A .csv or .parquet file with other rows, on which the models are scored too.
-        progress
-            As in `fedscaffold.run`.
         """
-        from fedscaffold.models.report import ReportInputs, compared_report
+        from fedscaffold.reports.page import render
 
-        compared_report(self, ReportInputs.of_fit(self, test), progress=progress).save(path)
+        summary = self.summary() if self.has_standard_errors else None
+        spread = None if summary is None else column_spread(summary, self.coding.encoding)
+        page = render("fit", fit=self, summary=summary, spread=spread, origin=provenance.origin())
+        write_text(path, page)
 
-    def _facts(self) -> dict[str, str]:
-        problem = self.planned.problem
+    def for_sites(self) -> dict[str, Any]:
+        """Return the model, its certificate and its coefficients as JSON values, which all sites may have."""
         return {
-            "model": self.model.kind,
-            "clients": f"{problem.n_clients:,}",
-            "rows": f"{int(problem.sizes.sum()):,}",
-            "rounds": f"{self.trace.rounds:,}",
-            "the run's distance to the pooled model": f"{self.relative_distance:.2%}",
-            "closing": self.closing or "none",
-            "tolerance": f"{self.tolerance_text}, {'reached' if self.reached else 'NOT reached'}",
+            "study": self.name,
+            "sites": len(self.sites),
+            "rows": self.n_rows,
+            "reached": self.reached,
+            "certified_error": self.certified_error,
+            "model": json.loads(self.model.to_json()),
+            "summary": self.model.standard_errors,
         }
 
-    @property
-    def tolerance_text(self) -> str:
-        """The tolerance in words."""
-        share = self.settings.standard_errors
-        return f"{self.planned.aim:.2%}" if share is None else f"{share:.3g} standard errors"
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model, the coding, sums, coefficients, results for programs and the page to a folder.
+
+        `load` reads all of it but `log` and `received`.
+
+        Parameters
+        ----------
+        folder
+            The folder, made if it is missing.
+        """
+        out, found, trained = folder_at(Path(folder)), self.trained.certificate, self.trained
+        self.model.save(out / MODEL)
+        self.coding.save(out / CODING)
+        arrays = {"theta": trained.theta, "at": found.theta, "step": found.step, "slopes": found.slopes}
+        optional = {"standard_errors": found.standard_errors, "penalty": found.penalty}
+        arrays |= {name: value for name, value in optional.items() if value is not None}
+        if found.sums is not None:
+            arrays |= {"sums": found.sums.vector(), "null": found.sums.null}
+        npz.write(out / SUMS, arrays, {name: getattr(found, name) for name in ("loss", "decrement", "unsolved")})
+        results = {
+            "format": FORMAT,
+            "name": self.name,
+            "sites": list(self.sites),
+            "rows": self.n_rows,
+            "reached": self.reached,
+            "certified_error": self.certified_error,
+            "rounds": self.rounds,
+            "trainer": self.trainer,
+            "summary": self.model.standard_errors,
+            "settings": self.settings.to_json(),
+            "training": list(trained.notes),
+            "notes": list(self.notes),
+            "history": [vars(point) for point in trained.history],
+            "evaluation": {name: _plain(one) for name, one in self.evaluation.items()},
+            "traffic": {
+                site: {phase: _plain(one) for phase, one in phases.items()}
+                for site, phases in self.traffic.items()
+            },
+        }
+        write_text(out / RESULTS, json.dumps(results, indent=1, allow_nan=False))
+        if self.has_standard_errors:
+            summary = self.summary()
+            write_text(out / SUMMARY, f"{summary}\n")
+            frame = summary.to_frame()
+            with replacing(out / COEFFICIENTS[0]) as temporary:
+                frame.to_csv(temporary)
+            with replacing(out / COEFFICIENTS[1]) as temporary:
+                frame.to_parquet(temporary)
+        self.report(out / REPORT)
+
+    def _facts(self) -> dict[str, str]:
+        return {
+            "model": self.model.kind,
+            "clients": f"{len(self.sites):,}",
+            "rows": f"{self.n_rows:,}",
+            "trainer": f"{self.trainer}, {self.rounds:,} exchanges",
+            "distance to the pooled model": f"at most {self.distance_text}",
+            "tolerance": f"{self.settings.tolerance}, {'reached' if self.reached else 'NOT reached'}",
+        }
 
     def _title(self) -> str:
-        return f"Fit of {self.model.encoding.target!r}"
+        return f"{'Study' if self.traffic else 'Fit'} of {self.coding.encoding.target!r}"
 
 
-def small_percentage(share: float) -> str:
-    """A share as a percentage; one below 0.01 % is only called small."""
-    return "less than 0.01%" if share < NEGLIGIBLE else f"{share:.2%}"
+def _plain(one: Any) -> Any:
+    """Return a value of `evaluation` or `traffic` as JSON can hold it."""
+    if hasattr(one, "to_json"):
+        return one.to_json()
+    return dict(one) if isinstance(one, Mapping) else vars(one).copy()
 
 
-def fit(
-    problem: EncodedProblem,
-    *,
-    settings: FitSettings | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    progress: Progress = None,
-) -> Fit:
-    """Fit a model to a table with Scaffold, planned to come close to the model that pooled rows would give.
+def load(folder: str | os.PathLike[str], *, settings: Callable[[Any], Any] = SavedSettings) -> Fit:
+    """Read a fit or study that `Fit.save` wrote, for example to ask it for another covariance.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    settings
+        Makes the settings from their JSON values.
+
+    Returns
+    -------
+    Fit
+        Without `log` and `received`, which are not saved.
+
+    Raises
+    ------
+    InvalidInput
+        If the folder does not hold a result of this version, or its files do not belong together.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> table = pd.DataFrame({"x": rng.normal(size=90), "y": rng.normal(size=90), "site": ["a", "b", "c"] * 30})
+    >>> fitted = fs.fit(table, target="y", client="site", l2=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fitted.save(folder)
+    ...     again = fs.models.load(folder)
+    >>> bool((again.summary("HC1").se == fitted.summary("HC1").se).all())
+    True
+    """
+    out = Path(folder)
+    coding = Coding.load(out / CODING)
+    try:
+        results = json_value(read_text(out / RESULTS, "the results"))
+        if not isinstance(results, dict) or results.get("format") != FORMAT:
+            raise InvalidInput(f"{out / RESULTS} was not written by this version of fedscaffold")
+        arrays, numbers = npz.read(out / SUMS)
+        certificate = Certificate(
+            theta=arrays["at"],
+            step=arrays["step"],
+            slopes=arrays["slopes"],
+            standard_errors=arrays.get("standard_errors"),
+            penalty=arrays.get("penalty"),
+            sums=_saved_sums(coding, arrays) if "sums" in arrays else None,
+            **numbers,
+        )
+        trained = Trained(
+            theta=arrays["theta"],
+            certificate=certificate,
+            reached=results["reached"],
+            rounds=results["rounds"],
+            trainer=results["trainer"],
+            notes=tuple(results["training"]),
+            history=tuple(ErrorPoint(**point) for point in results["history"]),
+        )
+        return Fit(
+            coding=coding,
+            trained=trained,
+            sites=tuple(results["sites"]),
+            n_rows=results["rows"],
+            name=results["name"],
+            settings=settings(results["settings"]),
+            evaluation=results["evaluation"],
+            traffic=results["traffic"],
+            notes=tuple(results["notes"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"{out} does not hold a fit that fedscaffold wrote: {error}") from None
+
+
+def _saved_sums(coding: Coding, arrays: Mapping[str, Any]) -> ClosingSums:
+    """Return closing sums from their vector."""
+    theta, features = arrays["at"], coding.encoding.dim
+    kind, empty = problem_class(coding.encoding).kind, np.zeros((theta.size, theta.size))
+    like = ClosingSums(
+        kind=kind, theta=theta, rows=0, clients=0, intercepts=0, weight=0.0, loss=0.0, saturated=0.0, constant=0.0,
+        pearson=0.0, null=arrays["null"], gradient=theta, squares=np.zeros(features), varying=np.zeros(features),
+        hessian=empty, information=empty if kind == "gamma" else None, score_products=empty,
+        cluster_products=empty,
+    )  # fmt: skip
+    return like.with_vector(arrays["sums"])
+
+
+def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: str = "fit") -> Fit:
+    """Fit a model to the problem of a table: a study whose clients are all in this process.
 
     Parameters
     ----------
     problem
         From `fedscaffold.models.open_problem`, or from `fedscaffold.data.from_frame` and its relatives.
     settings
-        Tolerance, batch size and seed; step size, local steps and rounds where they should not be planned.
-    checkpoint
-        Checkpoint path, written from time to time; the same call resumes from it.
-    progress
-        As in `fedscaffold.run`.
+        Trainer, tolerance and standard errors.
+    name
+        Name of the fit.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    InvalidInput
+        If the table does not determine the coefficients; the message names the columns.
 
     Examples
     --------
@@ -246,70 +535,70 @@ def fit(
     'ridge'
     """
     settings = settings or FitSettings()
-    return run_fit(plan_fit(problem, settings), settings, checkpoint=checkpoint, progress=progress)
-
-
-def run_fit(
-    planned: PlannedFit,
-    settings: FitSettings,
-    *,
-    checkpoint: str | os.PathLike[str] | None = None,
-    progress: Progress = None,
-    provenance: Mapping[str, Any] | None = None,
-) -> Fit:
-    """Run what `plan_fit` planned; `provenance` is added to the model's.
-
-    Where rounds were planned and do not suffice, since the plan is a first-order model, a quarter more are run, up
-    to twice as many in all.
-    """
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "checkpoint.npz" if checkpoint is None else path_of(checkpoint)
-        rounds_to_try = [planned.rounds]
-        if settings.rounds is None:
-            rounds_to_try = [math.ceil(planned.rounds * (1.0 + k / 4.0)) for k in range(5)]
-        done = _rounds_in(file)
-        for rounds in [t for t in rounds_to_try if t >= done] or rounds_to_try[-1:]:
-            trace = run_method(
-                planned, planned.method, rounds=rounds, seed=settings.seed, checkpoint=file, progress=progress
-            )
-            if _is_reached(trace, planned, settings):
-                break
-    ended = time.perf_counter()
-    origin = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
-    closed = close_fit(planned, trace.theta[0], steps=settings.close, tolerance=settings.standard_errors)
-    if closed is not None:
-        origin["newton_steps"] = closed.steps
-    model = planned.model(trace.theta[0] if closed is None else closed.theta, {**origin, **(provenance or {})})
-    if closed is not None and has_variance(closed.sums):
-        model = replace(
-            model, standard_errors=summary_to_plain(summary_of(planned, closed, dispersion=settings.dispersion))
+    if problem.l2 == 0.0 and problem.n_records <= problem.dim and family_of(problem.kind).dispersion:
+        raise InvalidInput(
+            f"there are {problem.n_records:,} rows for {problem.dim:,} coefficients, so nothing is left to "
+            f"estimate the variance from; use fewer columns or more rows, or {PENALISE}"
         )
-    seconds = {
-        "pooled model": planned.pooled_seconds, "planning": planned.planning_seconds, "running": ended - began,
-        "closing": time.perf_counter() - ended,
-    }  # fmt: skip
-    return Fit(model=model, trace=trace, planned=planned, settings=settings, closed=closed, seconds=seconds)
+    standardized, shift, scale = standardize_target(problem)
+    own = settings.client_intercepts
+    if own:
+        standardized = without_intercept(standardized)
+    coding = Coding.of_problem(standardized, target_shift=shift, target_scale=scale)
+    trained = train(local_sums(standardized, settings), _training(standardized, settings))
+    if own:
+        why = "Training is by Newton's method, as client_intercepts requires."
+        trained = replace(trained, notes=(why, *trained.notes[1:]))
+    return Fit(
+        coding=replace(coding, client_intercepts=own),
+        trained=trained,
+        sites=tuple(map(str, problem.client_names)),
+        n_rows=problem.n_records,
+        name=name,
+        settings=settings,
+    )
 
 
-def run_method(planned: PlannedFit, method: Scaffold | FedAvg, *, rounds: int, seed: int, **more: Any) -> Trace:
-    """Run a method on a planned problem, and record its distances to the optimum."""
-    return run(
-        planned.problem, method, rounds=rounds, batch_size=planned.batch_size, seed=seed,
-        record=(Mse(planned.optimum), RelativeDistance(planned.optimum)), **more,
+def local_sums(problem: EncodedProblem, settings: FitSettings) -> LocalSums:
+    """Return the sums of all clients of a problem with a standardised target."""
+    return LocalSums(
+        problem, names=problem.encoding.names, n_intercepts=problem.n_unpenalised,
+        client_intercepts=settings.client_intercepts, engine=settings.engine,
     )  # fmt: skip
 
 
-def _is_reached(trace: Trace, planned: PlannedFit, settings: FitSettings) -> bool:
-    """Whether the run is as close as it aims for, with the intercept where a tolerance is in standard errors."""
-    if settings.standard_errors is not None and not settings.close:
-        return bool(trace.mse[0, -1] <= planned.target_mse)
-    return bool(trace.metrics["relative_distance"][0, -1] <= planned.aim)
+def _training(problem: EncodedProblem, settings: FitSettings) -> TrainingSettings:
+    return TrainingSettings(
+        trainer="newton" if settings.client_intercepts else settings.trainer,
+        tolerance=settings.tolerance,
+        max_exchanges=settings.max_exchanges,
+        exchange_seconds=EXCHANGE_SECONDS,
+        step_seconds=float(problem.x.size) / NUMBERS_PER_SECOND,
+    )
 
 
-def _rounds_in(checkpoint: Path) -> int:
-    """Rounds done in an earlier run; 0 where there is no checkpoint, or one that `run` will refuse."""
-    try:
-        return int(arrays.read(checkpoint)[1]["round"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+def without_intercept(problem: EncodedProblem) -> EncodedProblem:
+    """Return the problem of slopes alone, to which each client adds an intercept.
+
+    Raises
+    ------
+    InvalidInput
+        If there are more than two classes, no feature besides the intercept, or no client whose target varies, or
+        if the table lies in a file.
+    """
+    if problem.vectors > 1:
+        raise InvalidInput("client_intercepts does not support more than two classes")
+    if in_file(problem.x):
+        raise InvalidInput("client_intercepts requires a table that is held in memory")
+    if problem.encoding.intercept:
+        if problem.n_features == 1:
+            raise InvalidInput("there is no feature besides the intercept")
+        made = problem.with_records(x=np.ascontiguousarray(problem.x[:, :-1]), n_unpenalised=0)
+        made.encoding = replace(problem.encoding, intercept=False)
+        problem = made
+    zero = np.zeros(problem.dim)
+    if all(client_intercept(problem, c, zero) is None for c in range(problem.n_clients)):
+        raise InvalidInput(
+            f"the target {problem.encoding.target!r} varies in no client, so slopes have no meaning"
+        )
+    return problem

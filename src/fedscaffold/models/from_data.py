@@ -1,38 +1,58 @@
-"""From a table of any kind to a fit in one call: the command line's `fit` in Python."""
+"""Fit a model to a table of any kind in one call: the command line's `fit` in Python."""
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Required, TypedDict, Unpack, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Required, TypedDict, TypeVar, Unpack, cast, overload
 
 from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.display import Progress
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Engine
 from fedscaffold.data.files import read_table
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.public import Bounds
 from fedscaffold.data.settings import FitTableSettings, Penalty, TableKeywords, shared_parameters
 from fedscaffold.data.tables import frame_source, pick_all
 from fedscaffold.inference.closing import Dispersion
-from fedscaffold.models.fit import Fit, run_fit
-from fedscaffold.models.planning.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
+from fedscaffold.inference.training import Trainer
+from fedscaffold.models.fit import MAX_EXCHANGES, TOLERANCE, Fit, FitSettings
+from fedscaffold.models.fit import fit as fit_problem
 from fedscaffold.models.private import PrivateFit, private_fit
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
+
+T = TypeVar("T", bound=Callable[..., Any])
+DROPPED = {
+    "batch_size": "a fit uses all rows of each client in every step; fs.run takes batches",
+    "checkpoint": "a fit takes seconds and is not interrupted; fs.run takes checkpoints",
+    "close": "every fit ends with Newton steps and a certificate; fs.run stops without them",
+    "seed": "a fit draws nothing; fs.run draws batches",
+}
+
+
+def reject_dropped(function: T) -> T:
+    """Make a function raise for keywords that it no longer has, with a sentence about what replaced them."""
+
+    @functools.wraps(function)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name in DROPPED:
+                raise InvalidInput(f"fit has no {name}: {DROPPED[name]}")
+        return function(*args, **keywords)
+
+    return cast(T, checked)
 
 
 class FitKeywords(TableKeywords, total=False):
     """The further parameters of `fit` without a privacy budget."""
 
+    trainer: Trainer
     tolerance: float | str
-    close: bool
-    batch_size: BatchSize
-    step_size: float | None
-    local_steps: int | None
-    rounds: int | None
-    seed: int
+    max_exchanges: int
     client_intercepts: bool
     dispersion: Dispersion
-    checkpoint: str | os.PathLike[str] | None
+    engine: str | Engine
     progress: Progress
 
 
@@ -60,6 +80,7 @@ def fit(
 ) -> PrivateFit: ...
 
 
+@reject_dropped
 @suggest_names
 @shared_parameters(FitTableSettings, leave_out=("target", "client"))
 def fit(
@@ -67,28 +88,27 @@ def fit(
     *,
     target: str,
     client: str,
+    trainer: Trainer = "auto",
     tolerance: float | str = TOLERANCE,
-    close: bool = True,
-    batch_size: BatchSize = "auto",
-    step_size: float | None = None,
-    local_steps: int | None = None,
-    rounds: int | None = None,
-    seed: int = 0,
+    max_exchanges: int = MAX_EXCHANGES,
     client_intercepts: bool = False,
     dispersion: Dispersion = None,
-    checkpoint: str | os.PathLike[str] | None = None,
+    engine: str | Engine = "auto",
     progress: Progress = None,
     epsilon: float | None = None,
     delta: float | None = None,
     clip: float | None = None,
     bounds: Mapping[str, Sequence[Any]] | None = None,
+    step_size: float | None = None,
+    rounds: int | None = None,
     **settings: Unpack[TableKeywords],
 ) -> Fit | PrivateFit:
     """Fit one model to a table whose rows belong to clients, as `fedscaffold fit` does.
 
     By default features are standardised, there is an intercept, a client's weight is its number of rows, `l2` is
-    "auto", and `kind` follows from the target. With a privacy budget, `epsilon`, the result is a `PrivateFit`: a
-    differentially private model, and nothing that the budget does not cover.
+    "auto", and `kind` follows from the target. A fit is a study in one process: for few coefficients it takes
+    Newton steps on sums over clients, for many it runs Scaffold. With a privacy budget, `epsilon`, the result is a
+    `PrivateFit`: a differentially private model, and nothing that the budget does not cover.
 
     Parameters
     ----------
@@ -97,10 +117,10 @@ def fit(
         the latter.
     target, client
         Names of the column to predict, and of the column that says to which client a row belongs.
-    tolerance, close, batch_size, step_size, local_steps, rounds, seed, client_intercepts, dispersion
+    trainer, tolerance, max_exchanges, client_intercepts, dispersion, engine
         As in `fedscaffold.models.FitSettings`.
-    checkpoint, progress
-        As in `fedscaffold.models.fit`.
+    progress
+        With `epsilon`, as in `fedscaffold.run`.
     epsilon
         ε of a privacy budget of every row. Gradients of rows are then clipped and every step gets noise from the
         operating system's generator; the columns are coded by `bounds`, there are no Newton steps, standard errors
@@ -115,7 +135,18 @@ def fit(
         Under a budget, the public range (low, high) or the possible values of the target and of every feature;
         other columns are not used. Numbers beyond their range count as its end, other values of a category as
         none of those known. Counts need whole numbers from 0 on, positive amounts a low end above 0.
+    step_size, rounds
+        γ, H and T under a budget; chosen unless given.
     {FitTableSettings}
+
+    Returns
+    -------
+    Fit or PrivateFit
+
+    Raises
+    ------
+    InvalidInput
+        If the table or a setting cannot be used, or the rows do not determine the coefficients.
 
     Examples
     --------
@@ -129,32 +160,33 @@ def fit(
     >>> fitted.summary().ratios().loc["age"].round(2).tolist()
     [1.11, 1.08, 1.15]
     """
-    if epsilon is not None:
-        allowed = {name: value for name, value in settings.items() if name in ("kind", "l2", "categorical")}
-        refuse_beside_epsilon(
-            {
-                "tolerance": tolerance, "close": close, "batch_size": batch_size, "seed": seed,
-                "client_intercepts": client_intercepts, "dispersion": dispersion, "checkpoint": checkpoint,
-                "local_steps": local_steps, **settings,
-            },
-            {
-                "tolerance": TOLERANCE, "close": True, "batch_size": "auto", "seed": 0, "client_intercepts": False,
-                "dispersion": None, "checkpoint": None, "local_steps": None, **allowed,
-            },
+    planned = {"step_size": step_size, "rounds": rounds}
+    if epsilon is None:
+        for name, value in {"delta": delta, "clip": clip, "bounds": bounds}.items():
+            if value is not None:
+                raise InvalidInput(f"{name} requires epsilon=...")
+        for name, value in planned.items():
+            if value is not None:
+                raise InvalidInput(f"{name} requires epsilon=...; without a budget the trainer finds it")
+        chosen = FitSettings(
+            trainer=trainer, tolerance=tolerance, max_exchanges=max_exchanges, client_intercepts=client_intercepts,
+            dispersion=dispersion, engine=engine,
         )  # fmt: skip
-        budget = PrivacySettings(epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, rounds=rounds)
-        categorical = settings.get("categorical", ())
-        known = Bounds.parse(bounds, target=target, kind=settings.get("kind"), categorical=categorical)
-        table = read_table(data) if isinstance(data, str | os.PathLike) else data
-        pick_all(frame_source(table).names, [client, *known.columns])
-        l2 = settings.get("l2", "auto")
-        return private_fit(table, bounds=known, client=client, settings=budget, l2=l2, progress=progress)
-    for name, value in (("delta", delta), ("clip", clip), ("bounds", bounds)):
-        if value is not None:
-            raise InvalidInput(f"{name} requires epsilon=...")
-    chosen = FitSettings(
-        tolerance=tolerance, close=close, batch_size=batch_size, step_size=step_size, local_steps=local_steps,
-        rounds=rounds, seed=seed, client_intercepts=client_intercepts, dispersion=dispersion,
-    )  # fmt: skip
-    problem = open_problem(data, target=target, client=client, **settings)
-    return run_fit(plan_fit(problem, chosen), chosen, checkpoint=checkpoint, progress=progress)
+        return fit_problem(open_problem(data, target=target, client=client, **settings), settings=chosen)
+    usual = {
+        "trainer": "auto", "tolerance": TOLERANCE, "max_exchanges": MAX_EXCHANGES, "client_intercepts": False,
+        "dispersion": None, "engine": "auto",
+    }  # fmt: skip
+    given = {
+        "trainer": trainer, "tolerance": tolerance, "max_exchanges": max_exchanges,
+        "client_intercepts": client_intercepts, "dispersion": dispersion, "engine": engine, **settings,
+    }  # fmt: skip
+    allowed = {name: value for name, value in settings.items() if name in ("kind", "l2", "categorical")}
+    refuse_beside_epsilon(given, {**usual, **allowed})
+    budget = PrivacySettings(epsilon=epsilon, delta=delta, clip=clip, **planned)  # type: ignore[arg-type]
+    categorical = settings.get("categorical", ())
+    known = Bounds.parse(bounds, target=target, kind=settings.get("kind"), categorical=categorical)
+    table = read_table(data) if isinstance(data, str | os.PathLike) else data
+    pick_all(frame_source(table).names, [client, *known.columns])
+    l2 = settings.get("l2", "auto")
+    return private_fit(table, bounds=known, client=client, settings=budget, l2=l2, progress=progress)

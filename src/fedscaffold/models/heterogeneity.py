@@ -1,15 +1,20 @@
-"""How different the clients of a table are: spread of gradients, Hessians and classes."""
+"""Differences between the clients of a table: spread of gradients, Hessians and classes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.errors import OutOfReach
 from fedscaffold.core.machine import grouped, one_blas_thread, spans
 from fedscaffold.core.types import Array, evenly_spaced_clients
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.models.compare import ModelScore, run_fedavg, score_model
-from fedscaffold.models.planning.planned import FitSettings, PlannedFit, plan_fit
+from fedscaffold.methods import FedAvg
+from fedscaffold.models.fit import FitSettings
+from fedscaffold.models.prepare import PreparedProblem, prepare_problem
+from fedscaffold.planning import Plan
+from fedscaffold.planning.batches import candidate_batches, fastest_plan, out_of_reach
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory.problem_constants import gradient_heterogeneity, hessian_heterogeneity
 
 MAX_NUMBERS = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
@@ -37,16 +42,16 @@ class Heterogeneity:
 
     @property
     def condition_number(self) -> float:
-        """κ = largest_curvature / smallest_curvature; infinite where the loss is flat in some direction."""
+        """κ = largest_curvature / smallest_curvature; infinite if the loss is flat in some direction."""
         floor = 1e-13 * self.largest_curvature
         return self.largest_curvature / self.smallest_curvature if self.smallest_curvature > floor else np.inf
 
 
 @one_blas_thread
 def heterogeneity(problem: EncodedProblem, optimum: Array, *, max_numbers: int = MAX_NUMBERS) -> Heterogeneity:
-    """ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum.
+    """Return ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum.
 
-    Where all clients' Hessians are more than `max_numbers` numbers, ζ₂ is that of some clients.
+    If all clients' Hessians are more than `max_numbers` numbers, ζ₂ is that of some clients.
     """
     eigenvalues = np.linalg.eigvalsh(problem.hessian(optimum))
     most = max(2, max_numbers // problem.dim**2)
@@ -67,7 +72,7 @@ def heterogeneity(problem: EncodedProblem, optimum: Array, *, max_numbers: int =
 
 
 def class_counts(problem: EncodedProblem) -> NDArray[np.int64] | None:
-    """Rows of each class on each client, (clients, classes); None for a numeric target."""
+    """Return the rows of each class on each client, (clients, classes); None for a numeric target."""
     if problem.classes is None:
         return None
     K = len(problem.classes)
@@ -81,39 +86,48 @@ def class_counts(problem: EncodedProblem) -> NDArray[np.int64] | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientsReport:
-    """How a table's clients differ, and where FedAvg ends with the settings that Scaffold would need.
+    """Differences between a table's clients, and the model of FedAvg with the settings that Scaffold would need.
 
     Attributes
     ----------
-    planned
-        The problem and its plan for Scaffold.
-    tolerance
-        Relative distance to the pooled model that the plan aims for.
+    prepared
+        The problem and its optimum.
+    plan
+        For Scaffold.
     class_counts
         Rows of each class on each client, (clients, classes); None for a numeric target.
     heterogeneity
         At the optimum.
-    fedavg, pooled
-        Scores of FedAvg's model and of the pooled one.
+    fedavg
+        θ of FedAvg, (dim,).
     """
 
-    planned: PlannedFit
-    tolerance: float
+    prepared: PreparedProblem
+    plan: Plan
     class_counts: NDArray[np.int64] | None
     heterogeneity: Heterogeneity
-    fedavg: ModelScore
-    pooled: ModelScore
+    fedavg: Array
+
+    def loss(self, theta: Array) -> float:
+        """Return the loss of a θ in the target's own units."""
+        return float(self.prepared.problem.loss(theta)) * self.prepared.loss_scale
 
 
 def inspect_clients(problem: EncodedProblem, settings: FitSettings) -> ClientsReport:
     """Measure how different clients are, plan for Scaffold, and run FedAvg with the same settings."""
-    planned = plan_fit(problem, settings)
-    averaged = run_fedavg(planned, settings, rounds=planned.rounds)
+    prepared = prepare_problem(problem, settings)
+    made, optimum = prepared.problem, prepared.optimum
+    try:
+        batch_size, plan = fastest_plan(
+            made, candidate_batches(made.sizes), optimum=optimum, target_mse=prepared.target_mse
+        )
+    except OutOfReach as error:
+        raise out_of_reach(error, prepared.aim) from None
+    method = FedAvg(step_size=plan.method.step_size, local_steps=plan.method.uniform_local_steps)
     return ClientsReport(
-        planned=planned,
-        tolerance=planned.aim,
-        class_counts=class_counts(planned.problem),
-        heterogeneity=heterogeneity(planned.problem, planned.optimum),
-        fedavg=score_model("FedAvg", planned, averaged.theta[0]),
-        pooled=score_model("Pooled", planned, planned.optimum),
+        prepared=prepared,
+        plan=plan,
+        class_counts=class_counts(made),
+        heterogeneity=heterogeneity(made, optimum),
+        fedavg=run(made, method, rounds=plan.rounds, batch_size=batch_size, record=()).theta[0],
     )

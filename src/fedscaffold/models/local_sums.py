@@ -39,9 +39,7 @@ class LocalSums(ProblemSums):
         client_intercepts: bool = False,
         engine: str | Engine = "auto",
     ) -> None:
-        super().__init__(
-            problem, names=names, n_intercepts=n_intercepts, client_intercepts=client_intercepts
-        )
+        super().__init__(problem, names=names, n_intercepts=n_intercepts, client_intercepts=client_intercepts)
         self.engine = engine
         self._control_variates: Array | None = None
 

@@ -37,22 +37,22 @@ class Equation:
 class Model(Summarised):
     """A linear model in the table's own units: ŷ = z or e^z, P(second class) = 1/(1 + e^{−z}), or softmax.
 
-    z is an intercept plus a weighted sum of the row's numbers and of a 0/1 for each category. Where the model was
+    z is an intercept plus a weighted sum of the row's numbers and of a 0/1 for each category. If the model was
     fitted with offsets or exposures, a row's offset or the logarithm of its exposure is added.
 
     Parameters
     ----------
     encoding
-        Which columns the model reads and how; numbers are in the table's own units.
+        Columns that the model reads; numbers are in the table's own units.
     equations
-        One, or one per class where there are more than two.
+        One, or one per class if there are more than two.
     provenance
-        Where the model came from: method, sizes, seed, versions.
+        Origin of the model: trainer, sizes, versions.
     standard_errors
-        Standard errors of the coefficients and what belongs to them, as plain values; None where there are none.
+        Standard errors of the coefficients and what belongs to them, as plain values; None if there are none.
     client_intercepts
-        Whether each client has an intercept of its own, which is not in the model: a client gets predictions from
-        `with_intercept_of`, with rows of its own.
+        Whether each client has an intercept, which is not in the model: a client gets predictions from
+        `with_intercept_of`, with its rows.
 
     Examples
     --------
@@ -60,8 +60,7 @@ class Model(Summarised):
     >>> import pandas as pd
     >>> import fedscaffold as fs
     >>> table = pd.DataFrame({"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20})
-    >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
-    >>> model = fs.models.fit(problem).model
+    >>> model = fs.fit(table, target="y", client="site").model
     >>> model
     <Model of 'y' | kind: ridge, features: 1, equations: 1>
     >>> fs.Model.from_json(model.to_json()) == model
@@ -123,27 +122,27 @@ class Model(Summarised):
         return found
 
     def summary(self) -> Summary:
-        """Coefficients with the standard errors, tests and intervals that were kept with the model."""
+        """Return coefficients with the standard errors, tests and intervals that were kept with the model."""
         if self.standard_errors is None:
             raise InvalidInput("this model has no standard errors; fit it again")
         return summary_from_plain(self.standard_errors)
 
     def predict(self, frame: Any, *, unknown: Unknown = "error") -> NDArray[Any]:
-        """Predicted mean or most probable class of each row.
+        """Return the predicted mean or most probable class of each row.
 
         Parameters
         ----------
         frame
             A table of any kind that `fedscaffold.data.from_frame` takes, with the columns that were fitted.
         unknown
-            "error" to refuse categories that were not there when the model was fitted, "ignore" to accept them.
+            "error" to reject categories that the fitted table did not have, "ignore" to accept them.
         """
         if self.classes is None:
             return self.encoding.family.mean(self._margins(frame, unknown)[:, 0])
         return self.most_probable(self.predict_proba(frame, unknown=unknown))
 
     def predict_proba(self, frame: Any, *, unknown: Unknown = "error") -> Array:
-        """Probability of each class for each row, (rows, classes); parameters as for `predict`."""
+        """Return the probability of each class for each row, (rows, classes); parameters as for `predict`."""
         if self.classes is None:
             raise InvalidInput(f"a {self.kind} model predicts values, not probabilities; use predict")
         margins = self._margins(frame, unknown)
@@ -152,7 +151,7 @@ class Model(Summarised):
         return softmax(margins, axis=1)
 
     def most_probable(self, probabilities: Array) -> NDArray[Any]:
-        """The class with the largest of the probabilities (rows, classes), for each row."""
+        """Return the class with the largest of the probabilities (rows, classes), for each row."""
         return np.array(self.classes)[probabilities.argmax(axis=1)]
 
     def _margins(self, frame: Any, unknown: Unknown) -> Array:
@@ -170,7 +169,7 @@ class Model(Summarised):
         return margins + np.reshape(self.encoding.offsets(frame), (-1, 1))
 
     def with_intercept_of(self, frame: Any) -> "Model":
-        """The model of one client: the same slopes, and the intercept that fits the client's own rows best.
+        """Return the model of one client: the same slopes, and the intercept that fits the client's rows best.
 
         Parameters
         ----------
@@ -208,7 +207,7 @@ class Model(Summarised):
             raise InvalidInput(f"cannot read the model {path}: {error}") from None
 
     def to_json(self) -> str:
-        """The model as JSON text, from which `from_json` makes an equal model."""
+        """Return the model as JSON text, from which `from_json` makes an equal model."""
         encoding = json.loads(self.encoding.to_json())
         classes = self.classes or ()
         predicted = [None] if self.classes is None else list(classes[-1:] if len(classes) == 2 else classes)
@@ -237,7 +236,7 @@ class Model(Summarised):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a model from the text that `to_json` made; changed text is refused."""
+        """Read a model from the text that `to_json` made; raise if it was changed."""
         try:
             found = json_value(text)
             if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -258,7 +257,7 @@ class Model(Summarised):
             )
             errors = found.get("standard_errors")
             if errors is not None:
-                summary_from_plain(errors)  # refused unless it can be read
+                summary_from_plain(errors)  # raises unless it can be read
             return cls(
                 encoding=encoding,
                 equations=equations,
@@ -275,7 +274,7 @@ class Model(Summarised):
 def in_own_units(
     encoding: Encoding, theta: Array, *, target_shift: float = 0.0, target_scale: float = 1.0
 ) -> tuple[Encoding, tuple[Equation, ...]]:
-    """The same predictions from the columns as they are: θ_j/scale_j, and θ_0 − Σ_j θ_j shift_j/scale_j.
+    """Return the equations for columns as they are: θ_j/scale_j, and θ_0 − Σ_j θ_j shift_j/scale_j.
 
     `theta` is (vectors, dim) for encoded rows. With a target that was standardised as well, the equation gives
     target_shift + target_scale · z.

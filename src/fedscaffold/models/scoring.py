@@ -11,14 +11,14 @@ from fedscaffold.models.model import Model
 
 
 class ScoredTable(NamedTuple):
-    """Predictions for a table, and how good they are where the table has the target.
+    """Predictions for a table, and their metrics if the table has the target.
 
     Attributes
     ----------
     predictions
         A pyarrow Table, row by row: `prediction` and, for classes, `probability of ...` for each.
     metrics
-        By name; None where the table has no target column.
+        By name; None if the table has no target column.
     rows_with_target
         Number of rows that the metrics were computed from.
     """

@@ -12,10 +12,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.capabilities import HasNoiseAlong, SmoothProblem
+from fedscaffold.core.capabilities import HasNoiseAlong
 from fedscaffold.core.errors import NoPlateau
 from fedscaffold.core.machine import grouped
 from fedscaffold.core.protocols import Method
@@ -30,58 +31,39 @@ LARGEST = 1_000_000  # numbers in all clients' Hessians, 8 MB: of more clients a
 
 
 @dataclass(frozen=True, eq=False)
-class QuadraticModel:
-    """Clients at θ*: weights, Hessians and gradients, of all clients or of evenly spaced ones if they are many."""
+class FirstOrderModel:
+    """Clients at θ*, all of them or evenly spaced ones if they are many, and the first order of the variance."""
 
     weights: Array  # (n,)
-    lam: Array  # eigenvalues of ∇²f_c(θ*), (n, d)
+    curvatures: Array  # eigenvalues of ∇²f_c(θ*), (n, d)
     U: Array  # their eigenvectors, (n, d, d)
     slopes: Array  # ∇f_c(θ*) less their mean, (n, d)
     optimum: Array  # (d,)
-
-    @classmethod
-    def of(cls, problem: SmoothProblem, optimum: Array) -> "QuadraticModel":
-        """Build the model of a problem; the Hessians of a sample are read a few clients at a time."""
-        most = max(2, LARGEST // problem.dim**2)
-        if problem.n_clients <= most:
-            weights, hessians = problem.weights, problem.client_hessians(optimum)
-            slopes = problem.client_gradients(optimum)
-        else:
-            chosen = evenly_spaced_clients(problem.n_clients, most)
-            parts = []
-            for begin, end in grouped(problem.sizes[chosen] * problem.dim, LARGEST):
-                few = problem.subset(chosen[begin:end])
-                parts.append((few.client_hessians(optimum), few.client_gradients(optimum)))
-            weights = problem.weights[chosen] / problem.weights[chosen].sum()
-            hessians, slopes = (np.concatenate(values) for values in zip(*parts, strict=True))
-        lam, U = np.linalg.eigh(hessians)
-        return cls(weights, lam, U, slopes - weights @ slopes, optimum)
-
-    def squares(self, gamma: float, H: int, *, corrected: bool = True) -> Iterator[float]:
-        """Yield ‖m_t‖² for t = 0, 1, ..., from θ = 0 and ξ = 0; FedAvg (corrected=False) leaves ξ_c as it is."""
-        own = Powers.of(self.U, self.lam, gamma, H)
-        path = mean_path(own, self.weights, self.slopes, -self.optimum, gamma, H, scaffold=corrected)
-        return (float(m @ m) for m, _ in path)
-
-
-@dataclass(frozen=True, eq=False)
-class FirstOrderModel:
-    """The quadratic model of a problem, and the first order of its stationary variance."""
-
-    clients: QuadraticModel
     lam: Array  # eigenvalues of ∇²f(θ*), without flat directions
     noise: Array  # uᵢᵀC̄uᵢ along their eigenvectors
     largest: float  # 1/L, the largest step size that is considered
 
     @classmethod
     def of(cls, problem: HasNoiseAlong, batches: Batches, optimum: Array) -> "FirstOrderModel":
-        """Build the model of a problem with Hessians and noise."""
+        """Build the model of a problem; the Hessians of a sample are read a few clients at a time."""
+        most, weights, chosen = max(2, LARGEST // problem.dim**2), problem.weights, [problem]
+        if problem.n_clients > most:
+            some = evenly_spaced_clients(problem.n_clients, most)
+            groups = grouped(problem.sizes[some] * problem.dim, LARGEST)
+            weights, chosen = weights[some] / weights[some].sum(), [problem.subset(some[a:b]) for a, b in groups]
+        curvatures, V = np.linalg.eigh(np.concatenate([one.client_hessians(optimum) for one in chosen]))
+        slopes = np.concatenate([one.client_gradients(optimum) for one in chosen])
         lam, U = np.linalg.eigh(problem.hessian(optimum))
-        real = lam > 1e-12 * lam[-1]
-        lam, U = lam[real], U[:, real]
+        lam, U = lam[lam > 1e-12 * lam[-1]], U[:, lam > 1e-12 * lam[-1]]
         each = problem.client_noise_along(optimum, U, batch_size=batches.size, sampling=batches.sampling)
-        noise = problem.weights**2 @ each
-        return cls(QuadraticModel.of(problem, optimum), lam, noise, 1.0 / problem.smoothness(batches))
+        noise, largest = problem.weights**2 @ each, 1.0 / problem.smoothness(batches)
+        return cls(weights, curvatures, V, slopes - weights @ slopes, optimum, lam, noise, largest)
+
+    def squares(self, gamma: float, H: int, *, corrected: bool = True) -> Iterator[float]:
+        """Yield ‖m_t‖² for t = 0, 1, ..., from θ = 0 and ξ = 0; FedAvg (corrected=False) leaves ξ_c as it is."""
+        own = Powers.of(self.U, self.curvatures, gamma, H)
+        path = mean_path(own, self.weights, self.slopes, -self.optimum, gamma, H, scaffold=corrected)
+        return (float(m @ m) for m, _ in path)
 
     def variance(self, gamma: float) -> float:
         """Return the trace of the first-order covariance."""
@@ -97,22 +79,20 @@ class FirstOrderModel:
     @np.errstate(over="ignore", invalid="ignore")
     def rounds(self, aim: float, gamma: float, H: int, most: float = math.inf) -> float:
         """Return how many rounds reach an aim, at most `most`; without a limit, extrapolated from 100 on."""
-        left = aim - self.variance(gamma)
-        squares: list[float] = []
-        for t, square in enumerate(self.clients.squares(gamma, H)):
+        left, squares = aim - self.variance(gamma), list[float]()
+        for t, square in enumerate(self.squares(gamma, H)):
+            squares.append(square)
             if square <= left:
                 return max(1.0, t)
-            if t >= most or not square < 1e6 * (squares[0] if squares else np.inf):
-                return math.inf
-            squares.append(square)
+            if t >= most or not square < 1e6 * squares[0]:
+                break
             if t == 100:
-                falls = 0.0 < square < squares[50] and left > 0.0
-                about = (
-                    100.0 + 50.0 * math.log(square / left) / math.log(squares[50] / square) if falls else math.inf
-                )
+                falls = square < squares[50] and left > 0.0
+                slope = math.log(squares[50] / square) / 50.0 if falls else 0.0
+                about = 100.0 + math.log(square / left) / slope if falls else math.inf
                 if most == math.inf or about > 2 * most:
                     return about
-        raise AssertionError("the path of means never ends")
+        return math.inf
 
     def fewest_rounds(self, aim: float, H: int) -> float:
         """Return about how many rounds of H local steps reach an aim, with a step size that fits it."""
@@ -141,28 +121,18 @@ class FirstOrderModel:
                     break
         return best
 
-    def curve(self, gamma: float, H: int, aim: float, most: int) -> Array | None:
-        """Return the error of every round until an aim is reached, or None if `most` rounds do not."""
-        found, variance = [], self.variance(gamma)
-        for square in islice(self.clients.squares(gamma, H), most + 1):
-            found.append(square + variance)
-            if found[-1] <= aim and len(found) > 1:
-                return np.array(found)
-        return None
+    def curve(self, gamma: float, H: int, rounds: int) -> Array:
+        """Return the error of every round, (rounds + 1,)."""
+        squares = islice(self.squares(gamma, H), rounds + 1)
+        return np.fromiter(squares, float) + self.variance(gamma)
 
 
-def first_order_curve(problem: SmoothProblem, method: Method, law: FirstOrderLaw, rounds: int) -> Array:
-    """Return the first-order error curve from θ_0 = 0 of Scaffold or FedAvg, (rounds + 1,).
-
-    Raises
-    ------
-    NoPlateau
-        If the path without noise grows.
-    """
+@np.errstate(over="ignore", invalid="ignore")
+def first_order_curve(problem: Any, method: Method, batches: Batches, law: FirstOrderLaw, rounds: int) -> Array:
+    """Return the first-order errors of Scaffold or FedAvg from θ_0 = 0, (rounds + 1,); NoPlateau if they grow."""
     H = int(method.local_step_counts(problem.n_clients, np.full(1, 0.5)).max())
-    model, scaffold = QuadraticModel.of(problem, problem.optimum()), not isinstance(method, FedAvg)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.fromiter(islice(model.squares(method.step_size, H, corrected=scaffold), rounds + 1), float)
+    model, scaffold = FirstOrderModel.of(problem, batches, problem.optimum()), not isinstance(method, FedAvg)
+    squares = np.fromiter(islice(model.squares(method.step_size, H, corrected=scaffold), rounds + 1), float)
     if not squares[-1] < 1e6 * (1.0 + squares[0]):
         raise NoPlateau(f"a round does not contract with step_size={method.step_size:g}; take a smaller one")
     return squares + law.variance * (1.0 - law.rate ** (2.0 * np.arange(rounds + 1)))

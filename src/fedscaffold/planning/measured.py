@@ -8,7 +8,7 @@ was measured: the same call gives the same numbers on any machine, unless the ti
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,8 @@ PERTURBATION = 1e-9  # distance of a start from θ*, relative to 1 + ‖θ*‖: 
 LARGEST_COVARIANCE = 500  # dimensions up to which the covariance of θ is measured
 MOST_ROUNDS = 200_000  # of a plateau; only a time limit of many minutes gets there
 SEED = 20_250_713  # runs that users compare predictions with have other seeds
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75)  # of the rounds, that an average of iterates may leave out
+clock = time.perf_counter
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,40 +144,29 @@ class Subject:
 def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> "MeasuredPlateau":
     """Run the method near θ* until its error is known to a relative standard error, or the time is over.
 
-    Parameters
-    ----------
-    subject
-        The run.
-    accuracy
-        Relative standard error of the error to reach.
-    seconds
-        Time limit.
-
-    Returns
-    -------
-    MeasuredPlateau
-        Means over the last three quarters of the rounds.
-
     Raises
     ------
     NoPlateau
         If the run diverges, or its error grows faster and faster when the time is over.
     """
+    begin = clock()
     try:
         random = subject.is_random()
-        begin = time.perf_counter()  # after kernels were compiled
         settling = subject.rounds_to_settle()
         most = int(np.clip(512 * 100 / max(settling, 1.0), 64, 512))  # slow methods need rounds instead
-        repetitions = subject.repetitions(8e5, 4, most) if random else 1  # rounds of less than 0.1 s if possible
+        # rounds of about 0.02 s if possible; with two repetitions a hundred rounds of 10,000 clients take seconds
+        repetitions = subject.repetitions(4e5, 2, most) if random else 1
         blocks = _Blocks(subject.optimum, repetitions)
 
         def look(round: int, theta: Array) -> bool:
             if round == 0:
                 return False
             blocks.add(theta)
-            over = time.perf_counter() - begin > seconds and round >= 4
+            over = clock() - begin > seconds and round >= 4
             return over or (
-                blocks.can_be_judged and round >= settling and MeasuredPlateau(blocks).is_enough(accuracy)
+                blocks.can_be_judged
+                and round >= settling
+                and MeasuredPlateau(blocks, settling).is_enough(accuracy)
             )
 
         subject.follow(
@@ -184,7 +175,7 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> "M
         )  # fmt: skip
     except Diverged as error:
         raise NoPlateau(f"there is no plateau: {error}") from None
-    found = MeasuredPlateau(blocks)
+    found = MeasuredPlateau(blocks, settling)
     if blocks.rounds < settling:  # the part of the start that is left
         left = found.mse * float(np.exp(-6.0 * blocks.rounds / settling))
         found.standard_error = float(np.hypot(found.standard_error, left))
@@ -235,36 +226,33 @@ class _Blocks:
 
 
 class MeasuredPlateau:
-    """Means over the last three quarters of the rounds, and over their two halves.
+    """Means over the last three quarters of the rounds, and over parts of them.
 
     `mse` has a `standard_error`; `bias`, (d,), has a norm such that its square estimates ‖E θ − θ*‖² without bias;
     `cov_theta` is (d, d), or None for many dimensions.
     """
 
-    def __init__(self, blocks: _Blocks) -> None:
+    def __init__(self, blocks: _Blocks, settling: float) -> None:
         R, n = blocks.repetitions, len(blocks.squares)
-        first, middle = n // 4, n - (n - n // 4) // 2
-        lengths = np.full(n, blocks.length)
-        lengths[-1] = blocks.rounds - blocks.length * (lengths.size - 1)
-        early, late = (
-            np.sum(blocks.squares[part], axis=0) / lengths[part].sum()
-            for part in (slice(first, middle), slice(middle, None))
-        )
-        thirds = [
-            np.sum([blocks.squares[k] for k in part], axis=0) / lengths[part].sum()
-            for part in np.array_split(np.arange(first, lengths.size), 3)
-        ]
-        bend = thirds[2] - 2.0 * thirds[1] + thirds[0]  # on the way to a plateau growth slows down
-        chance = 2.0 * float(bend.std(ddof=1) / np.sqrt(R)) if R > 1 else 0.0
-        self.explodes = bool(late.mean() > 1.2 * early.mean() and bend.mean() > chance)
+        first, lengths = n // 4, np.full(n, blocks.length)
+        lengths[-1] = blocks.rounds - blocks.length * (n - 1)
         rounds = int(lengths[first:].sum())
-        each = np.sum(blocks.squares[first:], axis=0) / rounds
-        means = np.sum(blocks.errors[first:], axis=0) / rounds
+
+        def parts(count: int) -> list[Array]:
+            """Return the mean squared errors of every repetition in consecutive parts of about equal length."""
+            found = np.array_split(np.arange(first, n), count)
+            return [np.sum([blocks.squares[k] for k in part], axis=0) / lengths[part].sum() for part in found]
+
+        (early, late), thirds = parts(2), parts(3)
+        bend = thirds[2] - 2.0 * thirds[1] + thirds[0]  # on the way to a plateau growth slows down
+        self.explodes = bool(late.mean() > 1.2 * early.mean() and bend.mean() > 2.0 * _error_of_mean(bend))
+        each, means = parts(1)[0], np.sum(blocks.errors[first:], axis=0) / rounds
         self.mse = float(each.mean())
         self.change, self.grown = float((late - early).mean()), float(late.mean() / max(early.mean(), 1e-300))
-        samples = each if R >= 16 else np.concatenate([early, late])  # halves of few repetitions count as two
-        self.standard_error = float(samples.std(ddof=1) / np.sqrt(samples.size)) if R > 1 else 0.0
-        self.change_error = float((late - early).std(ddof=1) / np.sqrt(R)) if R > 1 else 0.0
+        # of few repetitions, parts that are longer than errors are remembered count as samples too
+        count = int(np.clip(3.0 * rounds / max(settling, 1.0), 2, 16)) if 1 < R < 16 else 1
+        self.standard_error = _error_of_mean(np.concatenate(parts(min(count, n - first))))
+        self.change_error = _error_of_mean(late - early) if count == 1 else 2.0 * self.standard_error
         self.zero = 100.0 * (PERTURBATION * (1.0 + float(np.linalg.norm(blocks.optimum)))) ** 2
         mean = means.mean(axis=0)
         square = float(mean @ mean)
@@ -291,45 +279,100 @@ class MeasuredPlateau:
         return self.settled(accuracy) and (self.standard_error <= accuracy * self.mse or self.vanishes)
 
 
-def measured_curve(subject: Subject, rounds: int, *, accuracy: float, seconds: float) -> tuple[Array, Array]:
-    """Measure E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0 by independent repetitions.
+def _error_of_mean(samples: Array) -> float:
+    """Return the standard deviation of Student's law for the mean of n samples; 0 for one sample.
 
-    Parameters
-    ----------
-    subject, rounds
-        The run.
-    accuracy
-        Relative standard error to reach in every round.
-    seconds
-        Time after which no further repetitions begin; the first ones always end.
-
-    Returns
-    -------
-    tuple
-        The curve and its standard errors, each (rounds + 1,).
-
-    Raises
-    ------
-    Diverged
-        If θ grows beyond all bounds.
+    That is their standard error times √((n − 1)/(n − 3)), which is close to 1 unless they are few; of three
+    samples or two, whose law has no standard deviation, times 3.
     """
-    begin, total = time.perf_counter(), 0
-    first, second = np.zeros(rounds + 1), np.zeros(rounds + 1)
-    repetitions = subject.repetitions(1e6 / rounds, 2, 1024) if subject.is_random() else 1
+    n = samples.size
+    if n == 1:
+        return 0.0
+    few = np.sqrt((n - 1) / (n - 3)) if n > 3 else 3.0
+    return float(few * samples.std(ddof=1) / np.sqrt(n))
 
-    def look(round: int, theta: Array) -> bool:
-        squares = np.square(theta - subject.optimum).sum(axis=1)
-        first[round] += squares.sum()
-        second[round] += np.square(squares).sum()
+
+class ErrorCurve(NamedTuple):
+    """Mean squared errors of rounds 0, 1, ..., their standard errors, and how many rounds averages leave out."""
+
+    errors: Array
+    spread: Array
+    after: list[int] | None = None
+
+    def first(self, aim: float, target: float) -> int | None:
+        """Return the first round after the start at an aim, and below a target by 1.75 standard errors (96 %).
+
+        Errors with standard errors above 5 % are means over a quarter of the rounds, as a dip is chance.
+        """
+        t = np.arange(self.errors.size)
+        width = np.where(self.spread > 0.05 * self.errors, 1 + t // 4, 1)
+        sums = np.cumsum(np.pad([self.errors, self.spread], ((0, 0), (1, 0))), axis=1)
+        errors, spread = (sums[:, t + 1] - sums[:, t + 1 - width]) / width
+        below = np.flatnonzero((errors <= aim) & (errors + 1.75 * spread <= target) & (t > 0))
+        return int(below[0]) if below.size else None
+
+    def until(self, T: int) -> "ErrorCurve":
+        """Return the first T rounds."""
+        return ErrorCurve(self.errors[: T + 1], self.spread[: T + 1], self.after)
+
+
+class Meter:
+    """Mean squared errors by round over repetitions, of θ_t or of averages of θ_t with several tails."""
+
+    def __init__(self, optimum: Array, *, averaged: bool) -> None:
+        self.optimum, self.averaged, self.repetitions = optimum, averaged, 0
+        self.sums: list[Array] = []  # over repetitions, of squared errors, one for each share that is left out
+        self.squares: list[Array] = []  # of their squares
+        self.totals: list[Array] = []  # of errors up to each round, for averages
+
+    def add(self, round: int, theta: Array) -> bool:
+        """Take in θ of every repetition after a round; False, as no error ends a run."""
+        e = theta - self.optimum
+        if round == 0:
+            self.repetitions += len(e)
+            self.totals = [np.zeros_like(e)]
+        means = [e]
+        if self.averaged and round > 0:
+            self.totals.append(self.totals[-1] + e)
+            tails = (int(share * round) for share in SHARES)
+            means = [(self.totals[-1] - self.totals[after]) / (round - after) for after in tails]
+        errors = np.stack([np.square(each).sum(axis=1) for each in means])
+        if round == len(self.sums):
+            self.sums.append(np.zeros(len(means)))
+            self.squares.append(np.zeros(len(means)))
+        self.sums[round] += errors.sum(axis=1)
+        self.squares[round] += np.square(errors).sum(axis=1)
         return False
 
+    def error(self, round: int) -> float:
+        """Return the mean error after a round, of the best tail."""
+        return float(self.sums[round].min()) / self.repetitions
+
+    def curve(self) -> ErrorCurve:
+        """Return the mean errors of all rounds, each of its best tail."""
+        R, best = self.repetitions, [int(one.argmin()) for one in self.sums]
+        means = np.array([one[k] for one, k in zip(self.sums, best, strict=True)]) / R
+        squares = np.array([one[k] for one, k in zip(self.squares, best, strict=True)]) / R
+        spread = np.sqrt(np.maximum(squares - means**2, 0.0) / max(R - 1, 1))
+        return ErrorCurve(
+            means, spread, [int(SHARES[k] * t) for t, k in enumerate(best)] if self.averaged else None
+        )
+
+
+def measured_curve(
+    subject: Subject, rounds: int, *, work: float, enough: Callable[[ErrorCurve, int], bool],
+    averaged: bool = False, least: int = 2,
+) -> ErrorCurve:  # fmt: skip
+    """Measure E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0, or of averages, by independent repetitions.
+
+    The first repetitions, at least `least`, take about `work` local steps; later ones double them, up to ten times
+    as many, until `enough` of the curve and the number of repetitions. Diverged is raised if θ grows without end.
+    """
+    meter = Meter(subject.optimum, averaged=averaged)
+    repetitions = subject.repetitions(work / rounds, least, 1024) if subject.is_random() else 1
     while True:
-        subject.follow(look, rounds=rounds, repetitions=repetitions, seed=SEED + 1 + total)
-        total += repetitions
-        mean = first / total
-        if total == 1:
-            return mean, np.zeros(rounds + 1)
-        errors = np.sqrt(np.maximum(second / total - mean**2, 0.0) / (total - 1))
-        if (errors <= accuracy * mean).all() or time.perf_counter() - begin > seconds:
-            return mean, errors
-        repetitions = min(total, subject.repetitions(1e7 / rounds, 2, 8192))
+        subject.follow(meter.add, rounds=rounds, repetitions=repetitions, seed=SEED + 1 + meter.repetitions)
+        curve = meter.curve()
+        if meter.repetitions == 1 or enough(curve, meter.repetitions):
+            return curve
+        repetitions = min(meter.repetitions, subject.repetitions(10.0 * work / rounds, 2, 8192))

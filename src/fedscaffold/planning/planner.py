@@ -21,7 +21,7 @@ from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimi
 from fedscaffold.planning.first_order import FirstOrderModel
 from fedscaffold.planning.plans import Plan, Plans
 from fedscaffold.planning.prediction import optimum_of
-from fedscaffold.planning.search import AIM, ErrorCurve, Make, Outcome, PrivateSearch, Request, descend
+from fedscaffold.planning.search import Make, Outcome, PrivateSearch, Request, Verified
 from fedscaffold.theory.bounds import complexity
 from fedscaffold.theory.exact.quadratic import is_quadratic
 from fedscaffold.theory.expansion import first_order_law
@@ -34,11 +34,9 @@ Aim = Literal["sharp", "first_order", "certified"]
 def with_momentum(momentum: float, learning_rate: float) -> Make:
     """Return a maker of Scaffold with momentum on the server."""
     return lambda gamma, H: ServerOptimizer(
-        method=Scaffold(step_size=gamma, local_steps=H),
-        optimizer="sgd",
-        learning_rate=learning_rate,
+        method=Scaffold(step_size=gamma, local_steps=H), optimizer="sgd", learning_rate=learning_rate,
         options={"momentum": momentum},
-    )
+    )  # fmt: skip
 
 
 # methods by name; settings besides γ and H are tried in turn
@@ -60,37 +58,20 @@ METHODS = tuple(VARIANTS)
 
 @overload
 def plan(
-    problem: Problem,
-    *,
-    target_mse: float | None = None,
-    batch_size: int | None = None,
-    mode: Aim = "sharp",
-    methods: str | Sequence[str] | None = None,
-    max_local_steps: int | None = None,
-    max_rounds: int | None = None,
-    round_cost: float = ROUND_COST,
-    gradient_cost: float = GRADIENT_COST,
-    sampling: Sampling | None = None,
-    optimum: ArrayLike | None = None,
-    progress: Progress = None,
-    epsilon: float | None = None,
+    problem: Problem, *, target_mse: float | None = None, batch_size: int | None = None, mode: Aim = "sharp",
+    methods: str | Sequence[str] | None = None, max_local_steps: int | None = None, max_rounds: int | None = None,
+    round_cost: float = ROUND_COST, gradient_cost: float = GRADIENT_COST, sampling: Sampling | None = None,
+    optimum: ArrayLike | None = None, progress: Progress = None, epsilon: float | None = None,
     delta: float | None = None,
-) -> Plan: ...
+) -> Plan: ...  # fmt: skip
 
 
 @overload
 def plan(
-    problem: Problem,
-    *,
-    epsilon: Sequence[float],
-    delta: float,
-    batch_size: int | None = None,
-    max_local_steps: int | None = None,
-    max_rounds: int | None = None,
-    sampling: Sampling | None = None,
-    optimum: ArrayLike | None = None,
-    progress: Progress = None,
-) -> Plans: ...
+    problem: Problem, *, epsilon: Sequence[float], delta: float, batch_size: int | None = None,
+    max_local_steps: int | None = None, max_rounds: int | None = None, sampling: Sampling | None = None,
+    optimum: ArrayLike | None = None, progress: Progress = None,
+) -> Plans: ...  # fmt: skip
 
 
 @suggest_names
@@ -189,20 +170,20 @@ def plan(
     if delta is not None:
         raise InvalidInput("delta requires epsilon=...")
     choice("mode", mode, get_args(Aim))
-    names = _parse_methods(methods)
-    if methods is not None and mode != "sharp":
-        raise InvalidInput("methods requires mode='sharp'")
+    names = METHODS if methods == "all" else (methods,) if isinstance(methods, str) else methods or ("scaffold",)
+    for name in names:
+        choice("methods", name, METHODS)
+    if methods is not None and (mode != "sharp" or not len(methods)):
+        raise InvalidInput("methods requires mode='sharp' and at least one method, or 'all'")
     endless = mode == "certified"
     request = Request(
-        problem=problem,
-        batches=Batches(batch_size, "with_replacement" if sampling is None else sampling),
-        optimum=np.zeros(0),
-        target=positive("target_mse", target_mse),
+        problem=problem, batches=Batches(batch_size, "with_replacement" if sampling is None else sampling),
+        optimum=np.zeros(0), target=positive("target_mse", target_mse),
         most_local_steps=_limit("max_local_steps", max_local_steps, sys.maxsize if endless else 1024),
         most_rounds=_limit("max_rounds", max_rounds, sys.maxsize if endless else 2000),
         round_cost=not_negative("round_cost", round_cost),
         gradient_cost=not_negative("gradient_cost", gradient_cost),
-    )
+    )  # fmt: skip
     if request.round_cost + request.gradient_cost == 0:
         raise InvalidInput("round_cost and gradient_cost cannot both be 0")
     request.batches.check_fits(problem.sizes)
@@ -220,19 +201,6 @@ def plan(
         return _first_order(request)
     with progress_bar("planning", progress) as advance:
         return _sharp(request, names, advance)
-
-
-def _parse_methods(methods: str | Sequence[str] | None) -> tuple[str, ...]:
-    if methods is None:
-        return ("scaffold",)
-    if methods == "all":
-        return METHODS
-    names = (methods,) if isinstance(methods, str) else tuple(methods)
-    if not names:
-        raise InvalidInput("methods must name at least one method, or be 'all'")
-    for name in names:
-        choice("methods", name, METHODS)
-    return names
 
 
 def _limit(name: str, given: int | None, default: int) -> int:
@@ -268,11 +236,9 @@ def _certified(request: Request) -> Plan:
             f"{int((penalty == 0.0).sum())} of {penalty.size}, such as the intercept; pass mode='sharp'"
         )
     proved = complexity(
-        constants(problem, batch_size=batches.size, sampling=batches.sampling),
-        target=request.target,
-        n_clients=problem.n_clients,
-        squared_error=float(request.optimum @ request.optimum),
-    )
+        constants(problem, batch_size=batches.size, sampling=batches.sampling), target=request.target,
+        n_clients=problem.n_clients, squared_error=float(request.optimum @ request.optimum),
+    )  # fmt: skip
     for name, needed, limit in (
         ("max_local_steps", proved.local_steps, request.most_local_steps),
         ("max_rounds", proved.rounds, request.most_rounds),
@@ -291,24 +257,29 @@ def _certified(request: Request) -> Plan:
 def _first_order(request: Request) -> Plan:
     """Return the plan of the first-order model alone; it aims a fifth below the target, as it is a rough one."""
     model, aim = FirstOrderModel.of(request.problem, request.batches, request.optimum), 0.8 * request.target
-    found = _proposed(request, model, aim)
-    curve = None if found is None else model.curve(found[0], found[1], aim, request.most_rounds)
-    if found is None or curve is None:
-        raise _out_of_reach(request, model, aim)
+    gamma, H, T = _proposed(request, model, aim)
+    curve = model.curve(gamma, H, T)
     quadratic = is_quadratic(request.problem)
     return _plan(
-        request, "first_order", Scaffold(step_size=found[0], local_steps=found[1]), curve.size - 1,
-        how="first order", predicted_mse=float(curve[-1]), curve=curve, variance=model.variance(found[0]),
+        request, "first_order", Scaffold(step_size=gamma, local_steps=H), T, how="first order",
+        predicted_mse=float(curve[-1]), curve=curve, variance=model.variance(gamma),
         squared_bias=0.0 if quadratic else None, max_useful_clients=math.inf if quadratic else None,
     )  # fmt: skip
 
 
-def _proposed(request: Request, model: FirstOrderModel, aim: float, spare: int = 1) -> Any:
-    """Return the first-order model's γ, H and T, with `spare` times as many rounds as the limit."""
-    return model.propose(
-        aim, most_local_steps=request.most_local_steps, most_rounds=spare * request.most_rounds,
-        cost=lambda rounds, H: rounds * (request.round_cost + H * request.gradient_cost),
-    )  # fmt: skip
+@one_blas_thread
+def _proposed(
+    request: Request, model: FirstOrderModel, aim: float, spare: Sequence[int] = (1,)
+) -> tuple[float, int, int]:
+    """Return the first-order model's γ, H and T within multiples of the largest T; raise OutOfReach if none."""
+    for times in spare:
+        found = model.propose(
+            aim, most_local_steps=request.most_local_steps, most_rounds=times * request.most_rounds,
+            cost=lambda rounds, H: rounds * (request.round_cost + H * request.gradient_cost),
+        )  # fmt: skip
+        if found is not None:
+            return found
+    raise _out_of_reach(request, model, aim)
 
 
 def _private(
@@ -332,13 +303,14 @@ def _private(
     at = search.start()
     for k, budget in enumerate(sorted(set(budgets))):
         at = search.best(budget, at)
-        curve, privacy = search.verified(budget, at)
-        T, gradients = curve.errors.size - 1, (curve.errors.size - 1) * search.rounded(at)[2]
+        (method, (errors, spread, _), _), privacy = search.verified(budget, at)
+        H, T = search.rounded(at)
+        gradients = H * T
         found[budget] = Plan(
-            mode="private", method=curve.method, rounds=T, batch_size=batches.size, sampling=batches.sampling,
-            privacy=privacy, target_mse=None, predicted_mse=float(curve.errors[-1]), how="measured",
-            standard_error=float(curve.spread[-1]), n_clients=problem.n_clients, cost=float(gradients),
-            gradients_per_client=gradients, epsilon=budget, delta=delta, curve=curve.errors,
+            mode="private", method=method, rounds=T, batch_size=batches.size, sampling=batches.sampling,
+            privacy=privacy, target_mse=None, predicted_mse=float(errors[T]), how="measured",
+            standard_error=float(spread[T]), n_clients=problem.n_clients, cost=float(gradients),
+            gradients_per_client=gradients, epsilon=budget, delta=delta, curve=errors,
         )  # fmt: skip
         advance(k + 1, len(budgets))
     plans = tuple(found[budget] for budget in budgets)
@@ -347,41 +319,31 @@ def _private(
 
 def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
     """Plan each method from the first-order proposal, or from Scaffold's plan, and return the cheapest."""
-    problem, aim = request.problem, AIM * request.target
-    start = float(request.optimum @ request.optimum)
+    problem, start = request.problem, float(request.optimum @ request.optimum)
     if start <= request.target:
         raise InvalidInput(
             f"θ = 0 is already within a squared error of {request.target:g} of the optimum ({start:.3g}): there "
             "is nothing to run"
         )
-    model = None
-    begin = Outcome(
-        0.3 / problem.smoothness(request.batches), min(32, request.most_local_steps), 100, math.inf, 0.0
-    )
+    model, settings = None, (0.3 / problem.smoothness(request.batches), min(32, request.most_local_steps), 100)
     if isinstance(problem, HasNoiseAlong) and problem.dim <= 1000:
         model = one_blas_thread(FirstOrderModel.of)(problem, request.batches, request.optimum)
-        found = one_blas_thread(_proposed)(request, model, aim) or _proposed(request, model, aim, spare=4)
-        if found is None:  # even with spare rounds, as the model is a rough one
-            raise _out_of_reach(request, model, aim)
-        begin = Outcome(found[0], found[1], found[2], math.inf, 0.0)
+        settings = _proposed(request, model, request.aim, spare=(1, 4))  # rounds, as the model is a rough one
+    begin, most_cost = Outcome(*settings, math.inf, 0.0), math.inf
     plans: list[Plan] = []
     rejected: dict[str, str] = {}
-    most_cost = math.inf
     for k, name in enumerate(sorted(names, key=METHODS.index)):
         try:
-            found_plan = _planned(request, name, begin, most_cost)
-            plans.append(found_plan)
+            found = _planned(request, name, begin, most_cost)
+            plans.append(found)
             if name == "scaffold":
-                best = found_plan.method
-                begin = Outcome(best.step_size, best.uniform_local_steps, found_plan.rounds, math.inf, 0.0)
-                most_cost = 4.0 * found_plan.cost  # a method that costs more is not looked at
-        except OutOfReach as error:
-            if len(names) == 1:
-                raise (_out_of_reach(request, model, aim) if model is not None else error) from None
-            rejected[name] = str(error)
+                H = found.method.uniform_local_steps
+                begin = Outcome(found.method.step_size, H, found.rounds, math.inf, 0.0)
+                most_cost = 4.0 * found.cost  # a method that costs more is not looked at
         except (InvalidInput, MissingDependency) as error:
             if len(names) == 1:
-                raise
+                binding = isinstance(error, OutOfReach) and model is not None
+                raise _out_of_reach(request, model, request.aim) if binding else error from None
             rejected[name] = str(error)
         advance(k + 1, len(names))
     if not plans:
@@ -394,76 +356,45 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
 def _planned(request: Request, name: str, begin: Outcome, most_cost: float) -> Plan:
     """Search γ and H of a method for the least cost, and verify them."""
     averaged = name == "scaffold_average"
-    settled: list[tuple[float, ErrorCurve]] = []
-    nearest = math.inf
-    for make in VARIANTS[name]:
-        found = _searched(request, make, begin, most_cost, averaged=averaged)
-        nearest = min(nearest, found.error)
-        if found.rounds is not None:
-            curve = request.settle(make, found, averaged=averaged)
-            settled.append(((curve.errors.size - 1) * request.cost(curve.method), curve))
+    looked = {make: request.cheapest(make, begin, most_cost, averaged=averaged) for make in VARIANTS[name]}
+    settled = [
+        request.settled(make, one, averaged=averaged) for make, one in looked.items() if one.rounds is not None
+    ]
     if not settled:
         limit = "" if math.isinf(most_cost) else f" at a cost of {most_cost:,.4g}"
+        nearest = min(one.error for one in looked.values())
         raise OutOfReach(
             f"a squared error of {request.target:g} was not reached{limit}; the nearest was {nearest:.3g}"
         )
-    curve = min(settled, key=lambda one: one[0])[1]
-    T = curve.errors.size - 1
+    best = min(settled, key=lambda one: (one.curve.errors.size - 1) * request.cost(one.method))
+    T, (errors, spread, after) = best.curve.errors.size - 1, best.curve
     return _plan(
-        request, "sharp", curve.method, T, name=name, how=curve.how, curve=curve.errors,
-        after=None if curve.after is None else curve.after[T], predicted_mse=float(curve.errors[T]),
-        standard_error=float(curve.spread[T]), **_plateau_parts(request, curve),
+        request, "sharp", best.method, T, name=name, how="measured" if best.law is None else "exact", curve=errors,
+        after=None if after is None else after[T], predicted_mse=float(errors[T]), standard_error=float(spread[T]),
+        **_plateau_parts(request, best),
     )  # fmt: skip
 
 
-def _searched(request: Request, make: Make, begin: Outcome, most_cost: float, *, averaged: bool) -> Outcome:
-    """Return the cheapest of the settings around others, as far as short simulations say."""
-    assert begin.rounds is not None
-    seen: dict[tuple[float, float], Outcome] = {}
-    length, lowest = begin.rounds * begin.gamma * begin.H, most_cost
-
-    def ask(at: tuple[float, ...]) -> tuple[float, float]:
-        nonlocal lowest
-        gamma, H = at[0], int(np.clip(round(at[1]), 1, request.most_local_steps))
-        key = (gamma, H)
-        if key not in seen:
-            guess = length / (gamma * H)
-            seen[key] = request.look(make, gamma, H, rounds=guess, most_cost=lowest, averaged=averaged)
-            lowest = min(lowest, seen[key].cost)
-        return seen[key].rank
-
-    moves = ((1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))
-    alone = math.isinf(most_cost)  # other methods begin at Scaffold's plan, and need fewer looks
-    descend(
-        ask, (begin.gamma, float(begin.H)), moves, factors=(2.0, 1.4, 1.15) if alone else (2.0, 1.4),
-        most=24 if alone else 10,
-    )  # fmt: skip
-    return min(seen.values(), key=lambda one: one.rank)
-
-
-def _plateau_parts(request: Request, settled: ErrorCurve) -> dict[str, Any]:
+def _plateau_parts(request: Request, settled: Verified) -> dict[str, Any]:
     """Return variance, bias and useful clients on the plateau: exact, or to first order if there is a law."""
-    problem, method, quadratic = request.problem, settled.method, is_quadratic(request.problem)
-    scaffold = method.kind == "scaffold" and method.participants(problem.n_clients) == problem.n_clients
+    problem, method = request.problem, settled.method
     law: Any = settled.law
     if law is None:
-        if not (scaffold or method.kind == "fedavg"):
-            return {}
         try:
             law = first_order_law(problem, method, request.batches)
         except InvalidInput:
             return {}
     variance, bias = float(np.trace(law.cov_theta)), float(law.bias @ law.bias)
     useful = None
-    if quadratic and scaffold:
-        bias, useful = 0.0, math.inf  # up to rounding
-    elif method.kind == "fedavg":
+    if method.kind == "fedavg":
         useful = problem.n_clients * variance / bias if bias > 0.0 else math.inf
+    elif is_quadratic(problem):  # Scaffold's models rest at θ*, up to rounding
+        bias, useful = 0.0, math.inf
     return {"variance": variance, "squared_bias": bias, "max_useful_clients": useful}
 
 
 @one_blas_thread
-def _out_of_reach(request: Request, model: FirstOrderModel, aim: float) -> OutOfReach:
+def _out_of_reach(request: Request, model: Any, aim: float) -> OutOfReach:
     """Return the error that names the limit that binds, by the first-order model with limits lifted."""
 
     def about(number: float) -> str:
@@ -472,28 +403,18 @@ def _out_of_reach(request: Request, model: FirstOrderModel, aim: float) -> OutOf
         return f"{math.ceil(1.5 * number / unit) * unit:,}"
 
     T, H = request.most_rounds, request.most_local_steps
-    rounds, low, high = model.fewest_rounds(aim, H), H, 1024 * H
-    more_rounds, more_steps = rounds <= 64 * T, model.fewest_rounds(aim, high) <= T
-    while more_steps and high > max(low + 1, 1.5 * low):
-        middle = (low + high) // 2
-        low, high = (low, middle) if model.fewest_rounds(aim, middle) <= T else (middle, high)
-    if more_rounds and more_steps:
-        why = (
-            "the two limits bind together, and lifting either is enough; allow about "
-            f"{about(max(rounds, T))} rounds, or about {about(high)} local steps"
-        )
-    elif more_rounds:
-        why = f"the rounds bind, and more local steps would not help; allow about {about(max(rounds, T))} rounds"
-    elif more_steps:
-        why = f"the local steps bind; allow about {about(high)} local steps"
-    else:
-        both = model.fewest_rounds(aim, 1024 * H)
-        why = "noise binds; allow larger batches, or a larger error"
-        if both <= 64 * T:
-            why = (
-                f"both limits bind, and both must be lifted; allow about {about(both)} rounds and "
-                f"{1024 * H:,} local steps"
-            )
+    needed = {steps: model.fewest_rounds(aim, steps) for steps in (H << k for k in range(11))}
+    rounds, steps = max(needed[H], T), next((steps for steps, count in needed.items() if count <= T), None)
+    lifted = [f"about {about(rounds)} rounds"] if rounds <= 64 * T else []
+    if steps is not None:
+        lifted.append(f"about {about(steps)} local steps")
+    if not lifted and needed[H << 10] <= 64 * T:
+        lifted.append(f"about {about(needed[H << 10])} rounds and {H << 10:,} local steps")
+    why = (
+        f"the limits bind; allow {', or '.join(lifted)}"
+        if lifted
+        else "noise binds; allow larger batches or errors"
+    )
     return OutOfReach(
         f"a squared error of {request.target:g} is out of reach within {T:,} rounds of {H:,} local steps: {why}"
     )

@@ -104,68 +104,66 @@ class Plan(Summarised):
         return f"{describe(self.method)}, for {self.rounds:,} rounds{tail}"
 
     def explain(self) -> str:
-        """Describe the plan and the numbers behind it in a few sentences.
+        """Describe the plan and the numbers behind it, a sentence or two per line.
 
         Returns
         -------
         str
-            A sentence or two per line.
+            The lines.
         """
+        everyone = self.method.participants(self.n_clients) == self.n_clients
         lines = [
             f"Run {self}.",
             f"Each client computes {self.gradients_per_client:,.0f} gradients and exchanges "
             f"{self.rounds * self.method.vectors_per_round:,} vectors"
-            f"{'' if self.method.participants(self.n_clients) == self.n_clients else ' if it takes part in all'}.",
+            f"{'' if everyone else ' if it takes part in all'}.",
         ]
-        if self.epsilon is not None and self.privacy is not None:
-            lines += [
+        if self.privacy is not None:
+            lines.append(
                 f"Take privacy=RecordLevel(clip={self.privacy.clip:.4g}, "
                 f"noise_multiplier={self.privacy.noise_multiplier:.4g}): all steps together are "
                 f"({self.epsilon:g}, {self.delta:g})-differentially private for every record."
-            ]
-        lines += [self._error(), *self._clients()]
-        if self.epsilon is not None:
+            )
+        lines += self._error()
+        if self.privacy is not None:
             lines.append("The plan itself reads the records, and no budget covers that: plan with public records.")
         lines += [
             f"{each.name} costs {each.cost / self.cost:.3g} times as much: {each}." for each in self.alternatives
         ]
-        lines += [f"{name}: {why}." for name, why in self.rejected.items()]
-        return "\n".join(lines)
+        return "\n".join(lines + [f"{name}: {why}." for name, why in self.rejected.items()])
 
-    def _error(self) -> str:
+    def _error(self) -> list[str]:
+        """Return sentences about the error in the end, noise, bias and the number of clients."""
         if self.how == "proved":
-            return (
+            return [
                 f"Theorem 4.9 proves a squared error of at most {self.predicted_mse:.4g} (target "
-                f"{self.target_mse:g}). Proofs allow for the worst case: a sharp plan is far cheaper."
-            )
-        spread = f" ± {self.standard_error:.2g}" if self.standard_error else ""
+                f"{self.target_mse:g}). Proofs allow for the worst case: a sharp plan is far cheaper.",
+                f"The linear speed-up is proved up to {self.max_useful_clients:,.0f} clients.",
+            ]
+        assert self.curve is not None
+        goal = f"it begins at {self.curve[0]:.4g}" if self.target_mse is None else f"target {self.target_mse:g}"
         way = {"exact": "exact", "measured": "measured by simulated runs"}.get(self.how, "to first order")
-        start = "" if self.curve is None else f"it begins at {self.curve[0]:.4g}"
-        goal = start if self.target_mse is None else f"target {self.target_mse:g}"
-        return f"Predicted squared error in the end: {self.predicted_mse:.4g}{spread} ({goal}; {way})."
-
-    def _clients(self) -> list[str]:
-        """Return sentences about noise, bias and the number of clients; none under a privacy budget."""
-        if self.epsilon is not None or self.after is not None:
-            return []
-        if self.how == "proved":
-            return [f"The linear speed-up is proved up to {self.max_useful_clients:,.0f} clients."]
-        lines = []
+        lines = [f"Predicted squared error in the end: {self._predicted} ({goal}; {way})."]
+        if self.privacy is not None or self.after is not None:
+            return lines
         if self.variance is not None and self.squared_bias is not None:
-            way = "" if self.how == "exact" else " to first order"
+            about = "" if self.how == "exact" else " to first order"
             lines.append(
-                f"After many more rounds the squared error would be{way} {self.variance:.3g} of noise and "
+                f"After many more rounds the squared error would be{about} {self.variance:.3g} of noise and "
                 f"{self.squared_bias:.3g} of bias."
             )
         if self.max_useful_clients is None:
-            lines.append("How many more clients would help is not known for this method and loss.")
-        elif math.isinf(self.max_useful_clients):
-            lines.append(f"No bias stays as clients are added: more than {self.n_clients:,} help without end.")
-        else:
-            lines.append(
-                f"More clients help up to about {self.max_useful_clients:,.0f}; there are {self.n_clients:,}."
-            )
-        return lines
+            return [*lines, "How many more clients would help is not known for this method and loss."]
+        if math.isinf(self.max_useful_clients):
+            return [*lines, f"No bias stays as clients are added: more than {self.n_clients:,} help without end."]
+        return [
+            *lines,
+            f"More clients help up to about {self.max_useful_clients:,.0f}; there are {self.n_clients:,}.",
+        ]
+
+    @property
+    def _predicted(self) -> str:
+        return f"{self.predicted_mse:.4g}" + (f" ± {self.standard_error:.2g}" if self.standard_error else "")
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the predicted squared error by round, and the target.
@@ -195,11 +193,10 @@ class Plan(Summarised):
         return axes
 
     def _facts(self) -> dict[str, object]:
-        spread = f" ± {self.standard_error:.2g}" if self.standard_error else ""
         facts: dict[str, object] = {"method": describe(self.method), "rounds": self.rounds}
-        if self.epsilon is not None:
+        if self.privacy is not None:
             facts |= {"epsilon": f"{self.epsilon:g}", "delta": f"{self.delta:g}", "privacy": repr(self.privacy)}
-        facts |= {"predicted_mse": f"{self.predicted_mse:.4g}{spread}"}
+        facts |= {"predicted_mse": self._predicted}
         if self.target_mse is not None:
             facts |= {"target_mse": f"{self.target_mse:g}", "cost": f"{self.cost:.4g}"}
         return facts | {each.name: f"cost {each.cost:.4g}" for each in self.alternatives}

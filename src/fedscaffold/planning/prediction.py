@@ -13,8 +13,9 @@ from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
+from fedscaffold.planning import measured
 from fedscaffold.planning.first_order import first_order_curve
-from fedscaffold.planning.measured import Subject, measured_curve, measured_plateau
+from fedscaffold.planning.measured import ErrorCurve, Subject, measured_curve, measured_plateau
 from fedscaffold.theory.exact import exact_law, is_exact
 from fedscaffold.theory.expansion import first_order_law
 
@@ -205,7 +206,7 @@ def predict(
         if privacy is not None:
             raise InvalidInput("the first-order law does not cover clipping and noise; leave how out to measure")
         law: Any = first_order_law(smooth, method, batches)
-        curve = None if rounds is None else first_order_curve(smooth, method, law, rounds)
+        curve = None if rounds is None else first_order_curve(smooth, method, batches, law, rounds)
         return _of_law(how, law, curve)
     if how != "measured" and is_exact(smooth, method, batches, privacy):
         law = exact_law(smooth, method, batches, rounds=rounds)
@@ -218,15 +219,22 @@ def predict(
     subject = Subject(problem, method, batches, optimum_of(problem, optimum), privacy)
     share = 1.0 if rounds is None else 0.5
     found = measured_plateau(subject, accuracy=accuracy, seconds=share * seconds)
-    measured, errors = None, None
+    drawn: ErrorCurve | None = None
     if rounds is not None:
+        begin = measured.clock()
+
+        def enough(curve: ErrorCurve, repetitions: int) -> bool:
+            precise = bool((curve.spread <= accuracy * curve.errors).all())
+            return precise or measured.clock() - begin > share * seconds
+
         try:
-            measured, errors = measured_curve(subject, rounds, accuracy=accuracy, seconds=share * seconds)
+            drawn = measured_curve(subject, rounds, work=1e6, enough=enough)
         except Diverged as error:
             raise NoPlateau(f"runs from θ = 0 do not reach the plateau: {error}") from None
     return Prediction(
         how="measured", variance=found.mse - float(found.bias @ found.bias), bias=found.bias,
-        standard_error=found.standard_error, cov_theta=found.cov_theta, curve=measured, curve_error=errors,
+        standard_error=found.standard_error, cov_theta=found.cov_theta,
+        curve=None if drawn is None else drawn.errors, curve_error=None if drawn is None else drawn.spread,
     )  # fmt: skip
 
 

@@ -1,9 +1,7 @@
 """The search behind plans: look at settings by short simulations, move by factors, verify the best once.
 
-`Request.look` runs a method until its mean error over a few repetitions is at the aim. `descend` halves and
-doubles settings, then takes smaller factors, for as long as that helps. `Request.settle` measures the best
-settings precisely, or takes their exact law if that is quick, and reads off the number of rounds. `PrivateSearch`
-does the same with a clip and the noise that a privacy budget needs as two more coordinates.
+`descend` halves and doubles settings, then takes smaller factors, for as long as that helps. `Request` values
+settings that are to reach a target, `PrivateSearch` settings that are to spend a budget; both verify the best.
 """
 
 import math
@@ -14,259 +12,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.errors import Diverged, InvalidInput, OutOfReach
+from fedscaffold.core.errors import Diverged, NoPlateau, OutOfReach
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.core.types import Array, IntArray
+from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.planning.measured import SEED, Subject, measured_curve
-from fedscaffold.planning.prediction import How
+from fedscaffold.planning.measured import ErrorCurve, Meter, Subject, measured_curve
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.exact.law import ExactLaw, exact_law, is_quick
 
 AIM = 0.93  # of the target: errors of a few percent in what is measured do not miss it then
-WORK = 4e5  # local steps of a look, a few hundredths of a second; verifying takes up to thirty times as many
+WORK = 4e5  # local steps of a look, a few hundredths of a second; verifying takes up to fifty times as many
 ACCURACY = 0.04  # relative standard error of a verified error
 SAMPLE = 4000  # records that private searches look at: errors differ by percents from errors of all records
-SHARES = (0.0, 0.1, 0.25, 0.5, 0.75)  # of the rounds, that an average of iterates may leave out
 Make = Callable[[float, int], Method]  # γ, H → the method with these settings
 Settings = tuple[float, ...]
-
-
-class Outcome(NamedTuple):
-    """Settings, the rounds until the aim (None if it was not reached), their cost, and the lowest error."""
-
-    gamma: float
-    H: int
-    rounds: int | None
-    cost: float
-    error: float
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Sort key: the cost if the aim is reached, otherwise the error."""
-        return (1.0, self.error) if self.rounds is None else (0.0, self.cost)
-
-
-class ErrorCurve(NamedTuple):
-    """A precise error curve: errors of all rounds, standard errors, and the rounds that averages leave out."""
-
-    method: Method
-    errors: Array
-    spread: Array
-    after: list[int] | None = None
-    law: ExactLaw | None = None  # with the plateau, if the curve is exact
-
-    @property
-    def how(self) -> How:
-        """Whether the curve is exact or measured."""
-        return "measured" if self.law is None else "exact"
-
-    def first(self, aim: float) -> int | None:
-        """Return the first round at an aim."""
-        below = np.flatnonzero(self.errors[1:] <= aim)
-        return int(below[0]) + 1 if below.size else None
-
-    def until(self, T: int) -> "ErrorCurve":
-        """Return the curve of a run of T rounds."""
-        return self._replace(errors=self.errors[: T + 1], spread=self.spread[: T + 1])
-
-
-class Meter:
-    """Mean squared errors by round over repetitions, of θ_t or of averages of θ_t with several tails."""
-
-    def __init__(self, optimum: Array, *, averaged: bool) -> None:
-        self.optimum, self.averaged, self.repetitions = optimum, averaged, 0
-        self.sums: list[Array] = []  # over repetitions, of squared errors, one for each share that is left out
-        self.squares: list[Array] = []  # of their squares
-        self.totals: list[Array] = []  # of errors up to each round, for averages
-
-    def add(self, round: int, theta: Array) -> bool:
-        """Take in θ of every repetition after a round; False, as no error ends a run."""
-        e = theta - self.optimum
-        if round == 0:
-            self.repetitions += len(e)
-            self.totals = [np.zeros_like(e)]
-        means = [e]
-        if self.averaged and round > 0:
-            self.totals.append(self.totals[-1] + e)
-            tails = (int(share * round) for share in SHARES)
-            means = [(self.totals[-1] - self.totals[after]) / (round - after) for after in tails]
-        errors = np.stack([np.square(each).sum(axis=1) for each in means])
-        if round == len(self.sums):
-            self.sums.append(np.zeros(len(means)))
-            self.squares.append(np.zeros(len(means)))
-        self.sums[round] += errors.sum(axis=1)
-        self.squares[round] += np.square(errors).sum(axis=1)
-        return False
-
-    def error(self, round: int) -> float:
-        """Return the mean error after a round, of the best tail."""
-        return float(self.sums[round].min()) / self.repetitions
-
-    def curve(self, method: Method) -> ErrorCurve:
-        """Return the mean errors of all rounds, each of its best tail."""
-        R, best = self.repetitions, [int(one.argmin()) for one in self.sums]
-        means = np.array([one[k] for one, k in zip(self.sums, best, strict=True)]) / R
-        squares = np.array([one[k] for one, k in zip(self.squares, best, strict=True)]) / R
-        spread = np.sqrt(np.maximum(squares - means**2, 0.0) / max(R - 1, 1))
-        after = [int(SHARES[k] * t) for t, k in enumerate(best)] if self.averaged else None
-        return ErrorCurve(method, means, spread, after)
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """Reach E‖θ_T − θ*‖² ≤ target from θ_0 = 0 at the least cost, within limits on H and T."""
-
-    problem: Any
-    batches: Batches
-    optimum: Array  # θ*, (dim,)
-    target: float
-    most_local_steps: int
-    most_rounds: int
-    round_cost: float
-    gradient_cost: float
-
-    def gradients(self, method: Method) -> float:
-        """Return a client's stochastic gradients in a round, on average; a full one counts as its batches."""
-        N = self.problem.n_clients
-        steps = float(method.local_step_counts(N, (np.arange(64) + 0.5) / 64).mean())
-        if method.exchange in ("full", "own") and self.batches.size is not None:
-            steps += float(self.problem.sizes.mean()) / self.batches.size
-        elif method.exchange is not None:
-            steps += 1.0
-        return method.participants(N) / N * steps
-
-    def cost(self, method: Method) -> float:
-        """Return round_cost · vectors/2 + gradients · gradient_cost: the mean cost of a round to a client."""
-        N = self.problem.n_clients
-        vectors = method.participants(N) / N * method.vectors_per_round
-        return 0.5 * vectors * self.round_cost + self.gradients(method) * self.gradient_cost
-
-    def subject(self, method: Method) -> Subject:
-        """Return the run of a method."""
-        return Subject(self.problem, method, self.batches, self.optimum)
-
-    def look(
-        self, make: Make, gamma: float, H: int, *, rounds: float, most_cost: float, averaged: bool = False
-    ) -> Outcome:
-        """Run a method until its mean error is at the aim; `rounds` is a guess that sets the repetitions."""
-        method = make(gamma, H)
-        each, subject = self.cost(method), self.subject(method)
-        most = int(min(self.most_rounds, most_cost / each))
-        nothing = Outcome(gamma, H, None, math.inf, math.inf)
-        if most < 1:
-            return nothing
-        R = subject.repetitions(WORK / max(1.0, min(rounds, most)), 4, 400)
-        most = min(most, max(32, int(30 * WORK / (R * subject.work))))  # of settings that are far too slow
-        meter, smooth = Meter(self.optimum, averaged=averaged), [math.inf]
-
-        def look(round: int, theta: Array) -> bool:
-            meter.add(round, theta)
-            if round == 0:
-                return False
-            width = 1 if averaged else 1 + round // 8  # means over rounds, as repetitions are few
-            smooth.append(float(np.mean([meter.error(t) for t in range(round - width + 1, round + 1)])))
-            late = round >= max(16.0, 0.5 * rounds) and round & (round - 1) == 0
-            stuck = late and smooth[round] > 0.9 * smooth[round // 2]
-            return stuck or smooth[round] <= AIM * self.target
-
-        try:
-            subject.follow(look, rounds=most, repetitions=R)
-        except Diverged:
-            return nothing
-        if smooth[-1] > AIM * self.target:
-            return nothing._replace(error=min(smooth))
-        T = len(smooth) - 1
-        return Outcome(gamma, H, T, T * each, smooth[-1])
-
-    def settle(self, make: Make, best: Outcome, *, averaged: bool = False) -> ErrorCurve:
-        """Verify settings precisely, and return their curve up to the first round at the aim.
-
-        If the aim is not reached after all, γ is made smaller, or more rounds are looked at.
-
-        Raises
-        ------
-        OutOfReach
-            If that does not help within the limits.
-        """
-        assert best.rounds is not None
-        gamma, rounds = best.gamma, float(best.rounds)
-        for _ in range(8):
-            most, falls = min(self.most_rounds, math.ceil(1.3 * rounds) + 1), False
-            try:
-                found = self.verified(make(gamma, best.H), most, averaged=averaged)
-                T = found.first(AIM * self.target)
-                if T is not None:
-                    return self._no_less(make, best.H, found.until(T), averaged=averaged)
-                falls = bool(found.errors[-1] < 0.9 * found.errors[most // 2])
-            except Diverged:
-                pass
-            if falls and most < self.most_rounds:
-                rounds *= 1.5
-            else:
-                gamma, rounds = 0.8 * gamma, 1.25 * rounds
-        raise OutOfReach(f"a squared error of {self.target:g} is out of reach within {self.most_rounds:,} rounds")
-
-    def _no_less(self, make: Make, H: int, found: ErrorCurve, *, averaged: bool) -> ErrorCurve:
-        """Return the smallest of some step sizes that reach the aim in as many rounds: smaller ones are safer."""
-        T = found.errors.size - 1
-        while found.errors[-1] < 0.6 * self.target:
-            slower = self.verified(make(0.8 * found.method.step_size, H), T, averaged=averaged)
-            if slower.errors[T] > AIM * self.target:
-                break
-            found = slower
-        return found
-
-    def verified(self, method: Method, rounds: int, *, averaged: bool) -> ErrorCurve:
-        """Return a precise curve: the exact one if it is quick, or the mean of as many repetitions as it takes."""
-        if not averaged and is_quick(self.problem, method, self.batches):
-            try:
-                law = exact_law(self.problem, method, self.batches, rounds=rounds)
-                assert law.curve is not None
-                return ErrorCurve(method, law.curve, np.zeros_like(law.curve), None, law)
-            except InvalidInput:  # without a plateau a few rounds may still reach the target
-                pass
-        subject, meter = self.subject(method), Meter(self.optimum, averaged=averaged)
-        R = subject.repetitions(8 * WORK / rounds, 4, 1000) if subject.is_random() else 1
-        while True:
-            subject.follow(meter.add, rounds=rounds, repetitions=R, seed=SEED + 1 + meter.repetitions)
-            found = meter.curve(method)
-            T = found.first(AIM * self.target) or rounds
-            spent = meter.repetitions * rounds * subject.work
-            if found.spread[T] <= ACCURACY * found.errors[T] or spent > 30 * WORK:
-                return found
+Value = tuple[float, float]  # compared as tuples
 
 
 def descend(
-    ask: Callable[[Settings], tuple[float, float]],
-    start: Settings,
-    moves: Sequence[Settings],
-    *,
-    factors: Sequence[float],
-    most: int,
-    gain: float = 0.98,
-) -> Settings:
+    ask: Callable[[Settings], Value], start: Settings, moves: Sequence[Settings], *, factors: Sequence[float],
+    most: int, gain: float = 0.98,
+) -> Settings:  # fmt: skip
     """Return the best settings that moves by factors lead to: every setting s becomes s · factor^move.
 
-    Parameters
-    ----------
-    ask
-        Value of settings, compared as tuples; asked once for each.
-    start, moves
-        Where to begin, and exponents of the factor, one for each setting.
-    factors
-        First factor, second, ...; each as long as it helps.
-    most
-        How often to ask at most.
-    gain
-        The second number of a value must fall to this share of itself, as values are noisy.
+    The first factor is taken as long as it helps, then the second, ..., and at most `most` settings are asked
+    for. The second number of a value must fall to a share `gain` of itself, as values are noisy.
     """
-    known: dict[Settings, tuple[float, float]] = {}
+    known: dict[Settings, Value] = {}
 
-    def value(at: Settings) -> tuple[float, float]:
+    def value(at: Settings) -> Value:
         key = tuple(float(f"{one:.6g}") for one in at)
         if key not in known:
             known[key] = ask(at)
@@ -289,9 +66,178 @@ def descend(
     return best
 
 
+class Outcome(NamedTuple):
+    """Settings, the rounds until the aim (None if it was not reached), their cost, and the lowest error."""
+
+    gamma: float
+    H: int
+    rounds: int | None
+    cost: float
+    error: float
+
+    @property
+    def value(self) -> Value:
+        """Sort key: the cost if the aim is reached, otherwise the error."""
+        return (1.0, self.error) if self.rounds is None else (0.0, self.cost)
+
+
+class Verified(NamedTuple):
+    """A method with its precise error curve, and the exact law that the curve is from, if there is one."""
+
+    method: Method
+    curve: ErrorCurve
+    law: ExactLaw | None = None
+
+    def far_below(self, T: int, target: float) -> bool:
+        """Return whether a smaller step size may do: the error is far below the target, and precise."""
+        error = self.curve.errors[T]
+        return bool(error < 0.6 * target and self.curve.spread[T] <= 0.05 * error)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Reach E‖θ_T − θ*‖² ≤ target from θ_0 = 0 at the least cost, within limits on H and T."""
+
+    problem: Any
+    batches: Batches
+    optimum: Array  # θ*, (dim,)
+    target: float
+    most_local_steps: int
+    most_rounds: int
+    round_cost: float
+    gradient_cost: float
+
+    @property
+    def aim(self) -> float:
+        """The error to reach in predictions."""
+        return AIM * self.target
+
+    def gradients(self, method: Method) -> float:
+        """Return a client's stochastic gradients in a round, on average; a full one counts as its batches."""
+        N = self.problem.n_clients
+        steps = float(method.local_step_counts(N, (np.arange(64) + 0.5) / 64).mean())
+        if method.exchange in ("full", "own") and self.batches.size is not None:
+            steps += float(self.problem.sizes.mean()) / self.batches.size
+        elif method.exchange is not None:
+            steps += 1.0
+        return method.participants(N) / N * steps
+
+    def cost(self, method: Method) -> float:
+        """Return round_cost · vectors/2 + gradients · gradient_cost: the mean cost of a round to a client."""
+        N = self.problem.n_clients
+        vectors = method.participants(N) / N * method.vectors_per_round
+        return 0.5 * vectors * self.round_cost + self.gradients(method) * self.gradient_cost
+
+    def cheapest(self, make: Make, begin: Outcome, most_cost: float, *, averaged: bool) -> Outcome:
+        """Return the cheapest of the settings around others, as far as short simulations say."""
+        assert begin.rounds is not None
+        seen: dict[tuple[float, int], Outcome] = {}
+        length = begin.rounds * begin.gamma * begin.H
+
+        def ask(at: Settings) -> Value:
+            gamma, H = at[0], int(np.clip(round(at[1]), 1, self.most_local_steps))
+            if (gamma, H) not in seen:
+                limit = min([most_cost, *(one.cost for one in seen.values())])
+                seen[gamma, H] = self._look(make, gamma, H, length / (gamma * H), limit, averaged=averaged)
+            return seen[gamma, H].value
+
+        moves = ((1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))
+        alone = math.isinf(most_cost)  # other methods begin at Scaffold's plan, and need fewer looks
+        descend(
+            ask, (begin.gamma, float(begin.H)), moves, factors=(2.0, 1.4, 1.15) if alone else (2.0, 1.4),
+            most=24 if alone else 10,
+        )  # fmt: skip
+        return min(seen.values(), key=lambda one: one.value)
+
+    def _look(
+        self, make: Make, gamma: float, H: int, guess: float, most_cost: float, *, averaged: bool
+    ) -> Outcome:
+        """Run a method until its mean error is at the aim; a guess of the rounds sets the repetitions."""
+        method = make(gamma, H)
+        each, subject = self.cost(method), Subject(self.problem, method, self.batches, self.optimum)
+        most = int(min(self.most_rounds, most_cost / each))
+        nothing = Outcome(gamma, H, None, math.inf, math.inf)
+        if most < 1:
+            return nothing
+        R = subject.repetitions(WORK / max(1.0, min(guess, most)), 4, 400)
+        most = min(most, max(32, int(30 * WORK / (R * subject.work))))  # of settings that are far too slow
+        meter, smooth, sums = Meter(self.optimum, averaged=averaged), [math.inf], [0.0]
+
+        def look(round: int, theta: Array) -> bool:
+            meter.add(round, theta)
+            if round == 0:
+                return False
+            width = 1 if averaged else 1 + round // 8  # means over rounds, as repetitions are few
+            sums.append(sums[-1] + meter.error(round))
+            smooth.append((sums[round] - sums[round - width]) / width)
+            late = round >= max(16.0, 0.5 * guess) and round & (round - 1) == 0
+            stuck = late and smooth[round] > 0.9 * smooth[round // 2]
+            return stuck or smooth[round] <= self.aim
+
+        try:
+            subject.follow(look, rounds=most, repetitions=R)
+        except Diverged:
+            return nothing
+        if smooth[-1] > self.aim:
+            return nothing._replace(error=min(smooth))
+        T = len(smooth) - 1
+        return Outcome(gamma, H, T, T * each, smooth[-1])
+
+    def settled(self, make: Make, best: Outcome, *, averaged: bool) -> Verified:
+        """Verify settings, and return their rounds up to the first at the aim; raise OutOfReach if there is none.
+
+        If the aim is not reached after all, γ is made smaller, or more rounds are looked at. Of step sizes that
+        reach it in as many rounds, small ones are safer.
+        """
+        assert best.rounds is not None
+        gamma, rounds = best.gamma, float(best.rounds)
+        for _ in range(8):
+            most, falls = min(self.most_rounds, math.ceil(1.3 * rounds) + 1), False
+            try:
+                found = self._verified(make(gamma, best.H), most, averaged=averaged)
+                T = found.curve.first(self.aim, self.target)
+                factor = 0.8
+                while T is not None and found.far_below(T, self.target) and factor < 0.96:
+                    slower = self._verified(make(factor * gamma, best.H), T, averaged=averaged)
+                    if slower.curve.first(self.aim, self.target) is None:
+                        factor = math.sqrt(factor)
+                    else:
+                        found, gamma = slower, factor * gamma
+                if T is not None:
+                    return found._replace(curve=found.curve.until(T))
+                falls = bool(found.curve.errors[-1] < 0.9 * found.curve.errors[most // 2])
+            except Diverged:
+                pass
+            if falls and most < self.most_rounds:
+                rounds *= 1.5
+            else:
+                gamma, rounds = 0.8 * gamma, 1.25 * rounds
+        raise OutOfReach(f"a squared error of {self.target:g} is out of reach within {self.most_rounds:,} rounds")
+
+    def _verified(self, method: Method, rounds: int, *, averaged: bool) -> Verified:
+        """Return a precise curve: the exact one if it is quick, or the mean of as many repetitions as it takes."""
+        try:
+            if not averaged and is_quick(self.problem, method, self.batches, rounds):
+                law = exact_law(self.problem, method, self.batches, rounds=rounds)
+                assert law.curve is not None
+                return Verified(method, ErrorCurve(law.curve, np.zeros_like(law.curve)), law)
+        except NoPlateau:  # a few rounds may still reach the target
+            pass
+        subject = Subject(self.problem, method, self.batches, self.optimum)
+
+        def enough(curve: ErrorCurve, repetitions: int) -> bool:
+            T = curve.first(self.aim, self.target) or rounds
+            spent = repetitions * rounds * subject.work
+            return bool(curve.spread[T] <= ACCURACY * curve.errors[T]) or spent > 50 * WORK
+
+        # fewer than eight repetitions may agree by chance
+        curve = measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged, least=8)
+        return Verified(method, curve)
+
+
 @dataclass(frozen=True, eq=False)
 class PrivateSearch:
-    """Simulated errors of Scaffold with a clip, γ, H and T under privacy budgets of one problem.
+    """Reach the least error that a privacy budget allows: settings are a clip, γ, H and T of Scaffold.
 
     Every local step spends budget, so the noise grows with the number of steps.
     """
@@ -304,15 +250,21 @@ class PrivateSearch:
     noises: dict[tuple[float, int], float] = field(default_factory=dict)
 
     @cached_property
-    def few(self) -> tuple[Any, float]:
-        """The problem with some of its records, and their share of all."""
-        return _sampled(self.problem)
-
-    @cached_property
-    def best_of_few(self) -> Array:
-        """θ* of these records."""
-        few = self.few[0]
-        return self.optimum if few is self.problem else few.optimum()
+    def few(self) -> tuple[Any, float, Array]:
+        """The problem with about SAMPLE evenly spaced records, their share of all, and their θ*."""
+        problem, make = self.problem, {"ridge": Ridge, "logistic": Logistic}.get(self.problem.kind)
+        share = SAMPLE / int(problem.sizes.sum())
+        if share > 0.7 or make is None:
+            return problem, 1.0, self.optimum
+        rows = [
+            begin + np.linspace(0, size - 1, max(2, round(share * size))).round().astype(np.int64)
+            for begin, size in zip(problem.offsets[:-1].tolist(), problem.sizes.tolist(), strict=True)
+        ]
+        few = make(
+            [problem.x[own] for own in rows], [problem.y[own] for own in rows], l2=problem.l2,
+            weights=problem.weights, n_unpenalised=int((problem.penalty == 0.0).sum()) if problem.l2 else 0,
+        )  # fmt: skip
+        return few, share, few.optimum()
 
     def noise(self, epsilon: float, steps: int) -> float:
         """Return the least noise multiplier for a budget; the client with the fewest records needs the most."""
@@ -331,11 +283,6 @@ class PrivateSearch:
         ends = [math.log(self.noise(epsilon, end)) for end in (low, high)]
         return math.exp(float(np.interp(math.log(steps), np.log([low, high]), ends)))
 
-    def rounded(self, at: Settings) -> tuple[float, float, int, int]:
-        """Return clip, γ, H and T as a run takes them."""
-        H, T = (int(np.clip(round(one), 1, most)) for one, most in zip((at[2], at[3]), self.most, strict=True))
-        return at[0], at[1], H, T
-
     def start(self) -> Settings:
         """Return the median norm of the records' gradients at θ = 0, 1/L, one local step and eight rounds."""
         few = self.few[0]
@@ -343,55 +290,45 @@ class PrivateSearch:
         clip = float(np.median(norms)) or 1.0
         return clip, 1.0 / few.smoothness(Batches()), 1.0, float(min(8, self.most[1]))
 
-    def error(self, epsilon: float, at: Settings) -> float:
-        """Return the mean error after the last round on the sampled records; infinite if runs diverge."""
-        clip, gamma, H, T = self.rounded(at)
-        few, share = self.few
-        noise = self.about(epsilon, H * T) * (share if self.batches.size is None else 1.0)
-        subject = Subject(
-            few, Scaffold(step_size=gamma, local_steps=H), self.batches, self.best_of_few,
-            RecordLevel(clip=clip, noise_multiplier=noise),
-        )  # fmt: skip
-        meter = Meter(self.best_of_few, averaged=False)
-        try:
-            R = subject.repetitions(2.5 * WORK / T, 8, 128)
-            subject.follow(meter.add, rounds=T, repetitions=R)
-        except Diverged:
-            return math.inf
-        return meter.error(T)
-
     def best(self, epsilon: float, start: Settings) -> Settings:
-        """Return the settings of the least error that factors lead to."""
+        """Return the settings of the least error on the sampled records that factors lead to."""
+        few, share, optimum = self.few
+
+        def ask(at: Settings) -> Value:
+            clip, H, T = at[0], *self.rounded(at)
+            noise = self.about(epsilon, H * T) * (share if self.batches.size is None else 1.0)
+            method, privacy = (
+                Scaffold(step_size=at[1], local_steps=H),
+                RecordLevel(clip=clip, noise_multiplier=noise),
+            )
+            subject, meter = Subject(few, method, self.batches, optimum, privacy), Meter(optimum, averaged=False)
+            try:
+                subject.follow(meter.add, rounds=T, repetitions=subject.repetitions(2.5 * WORK / T, 8, 128))
+            except Diverged:
+                return 0.0, math.inf
+            return 0.0, meter.error(T)
+
         moves = (
             (0.0, 1.0, 0.0, 0.0), (0.0, -1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), (-1.0, 0.0, 0.0, 0.0),
             (0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.0, -1.0), (0.0, -1.0, 0.0, 1.0), (0.0, 1.0, 0.0, -1.0),
             (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, -1.0, 0.0), (-1.0, 1.0, 0.0, 0.0),
         )  # fmt: skip
-        return descend(
-            lambda at: (0.0, self.error(epsilon, at)), start, moves, factors=(2.0, 1.4, 1.15), most=90, gain=0.995
-        )
+        return descend(ask, start, moves, factors=(2.0, 1.4, 1.15), most=90, gain=0.995)
 
-    def verified(self, epsilon: float, at: Settings) -> tuple[ErrorCurve, RecordLevel]:
+    def rounded(self, at: Settings) -> tuple[int, int]:
+        """Return H and T as a run takes them."""
+        H, T = (int(np.clip(round(one), 1, most)) for one, most in zip(at[2:], self.most, strict=True))
+        return H, T
+
+    def verified(self, epsilon: float, at: Settings) -> tuple[Verified, RecordLevel]:
         """Return the curve on all records, with the noise that the steps need exactly."""
-        clip, gamma, H, T = self.rounded(at)
-        method = Scaffold(step_size=gamma, local_steps=H)
-        privacy = RecordLevel(clip=clip, noise_multiplier=self.noise(epsilon, H * T))
+        H, T = self.rounded(at)
+        method = Scaffold(step_size=at[1], local_steps=H)
+        privacy = RecordLevel(clip=at[0], noise_multiplier=self.noise(epsilon, H * T))
         subject = Subject(self.problem, method, self.batches, self.optimum, privacy)
-        curve, errors = measured_curve(subject, T, accuracy=0.03, seconds=3.0)
-        return ErrorCurve(method, curve, errors), privacy
 
+        def enough(curve: ErrorCurve, repetitions: int) -> bool:
+            precise = bool((curve.spread <= 0.03 * curve.errors).all())
+            return precise or repetitions * T * subject.work > 100 * WORK
 
-def _sampled(problem: Any) -> tuple[Any, float]:
-    """Return the problem with about SAMPLE evenly spaced records, and their share of all."""
-    total, make = int(problem.sizes.sum()), {"ridge": Ridge, "logistic": Logistic}.get(problem.kind)
-    share = SAMPLE / total
-    if share > 0.7 or make is None:
-        return problem, 1.0
-    rows: list[IntArray] = []
-    for begin, size in zip(problem.offsets[:-1].tolist(), problem.sizes.tolist(), strict=True):
-        rows.append(begin + np.linspace(0, size - 1, max(2, round(share * size))).round().astype(np.int64))
-    few = make(
-        [problem.x[own] for own in rows], [problem.y[own] for own in rows], l2=problem.l2, weights=problem.weights,
-        n_unpenalised=int((problem.penalty == 0.0).sum()) if problem.l2 else 0,
-    )  # fmt: skip
-    return few, share
+        return Verified(method, measured_curve(subject, T, work=1e6, enough=enough)), privacy

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.checks import chosen_clients, not_negative, numbers, vector, whole_number
 from fedscaffold.core.display import html_summary
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.machine import check_memory, spans
-from fedscaffold.core.random.stream import Batches
+from fedscaffold.core.machine import check_memory, one_blas_thread, spans
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array, IntArray, offsets_of
 
 ROWS_AT_ONCE = 65536  # 10 MB with twenty features
@@ -449,6 +449,56 @@ class TabularProblem(RecordsProblem):
         other._set_data(**{**{name: getattr(self, name) for name in names}, **changes})
         return other
 
+    @abstractmethod
+    def _slopes(self, theta: Array, x: Array, y: Array) -> Array:
+        """Return the losses' derivatives in the margins, times weights, (records,) or (records, vectors)."""
+
+    @one_blas_thread
+    def client_gradients(self, theta: Array) -> Array:
+        """Return ∇f_c(θ), shape (N, dim), the same bits whatever the threads of linear algebra."""
+        rows = [(self._slopes(theta, x, y).T @ x).ravel() / len(y) for x, y in self._clients()]
+        return np.stack(rows) + self.penalty * theta
+
+    def client_noise_along(
+        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """Return the variance of a minibatch gradient along each column of (dim, m) directions, shape (N, m)."""
+        batches = Batches(batch_size, sampling)
+        batches.check_fits(self.sizes)
+        blocks = directions.reshape(self.vectors, self.n_features, -1)
+        rows = []
+        for x, y in self._clients():
+            slopes = self._slopes(theta, x, y).reshape(len(y), self.vectors)
+            each = (slopes[:, k, None] * (x @ block) for k, block in enumerate(blocks))
+            rows.append(batches.noise_factor(len(y)) * sum(each, np.zeros((len(y), 1))).var(axis=0))
+        return np.stack(rows)
+
+    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Return the mean gradient at θ over some of a client's records, penalty included."""
+        at = self.offsets[client] + rows
+        x = self.x[at]
+        return (self._slopes(theta, x, self.y[at]).T @ x).ravel() / at.size + self.penalty * theta
+
+    def gradients_of_rows(self, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Return the gradients of some records of any client, without penalty, (records, dim)."""
+        x = self.x[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = self._slopes(theta, x, self.y[rows]).reshape(len(x), -1)
+            return (slopes[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+
+    def clipped_gradient(
+        self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
+    ) -> Array:
+        """Return the mean of some records' gradients, each shortened to norm `clip`, plus noise and penalty.
+
+        A record's gradient is the outer product of its slopes and x, whose norm is the product of theirs.
+        """
+        at = self.place(client, rows)
+        x = self.x[at]
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = clipped_slopes(self._slopes(theta, x, self.y[at]), self.lengths[at], clip)
+        return ((slopes.T @ x).ravel() / rows.size + noise) + self.penalty * theta
+
     def record_curvatures(self, x: Array, y: Array) -> Array:
         """Return the bounds κ_i on the Hessians of weighted records' losses in the margins, (records,)."""
         return self.curvature * y[:, WEIGHT]
@@ -461,6 +511,7 @@ class TabularProblem(RecordsProblem):
             raise InvalidInput(f"client {int(sizes.argmin())} has no records left")
         return self.with_records(x=self.x[rows], y=self.y[rows], offsets=offsets_of(sizes))
 
+    @one_blas_thread
     def smoothness(self, batches: Batches) -> float:
         """Return the expected smoothness of minibatch gradients, the largest over clients.
 
@@ -473,7 +524,9 @@ class TabularProblem(RecordsProblem):
             kappa = self.curvature if y.ndim == 1 else 1.0
             scaled = x if y.ndim == 1 else np.sqrt(self.record_curvatures(x, y))[:, None] * x
             record = float(np.einsum("ij,ij->i", scaled, scaled).max())
-            gram = scaled.T @ scaled if len(y) > x.shape[1] else scaled @ scaled.T  # the same eigenvalues but zeros
+            gram = (
+                scaled.T @ scaled if len(y) > x.shape[1] else scaled @ scaled.T
+            )  # the same eigenvalues but zeros
             mean = float(np.linalg.eigvalsh(gram / len(y))[-1])
             largest = max(largest, kappa * (share * record + (1.0 - share) * mean))
         return largest + self.l2

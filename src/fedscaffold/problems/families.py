@@ -22,31 +22,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class TargetFamily:
     """One kind of model, as tables see it.
 
-    Attributes
-    ----------
-    kind
-        Its name in options.
-    problem
-        The problem of this kind with one margin; more than two classes make a multinomial problem.
-    mean
-        The mean of the target for margins z; for classes the probability of the second.
-    classes
-        Whether the target holds classes; numbers otherwise.
-    log_link
-        Whether the mean is the exponential of the margin, so that rows may have exposures.
-    least
-        Lower limit of the target; None for no limit.
-    above
-        Whether it must lie above `least` instead of reaching it.
-    whole
-        Whether the target must hold whole numbers.
-    target
-        Description of the target, in words.
-    loss
-        The loss, in words.
-    effect
-        Quantity that a coefficient changes, in words; None if it is the target itself.
-
     Examples
     --------
     >>> from fedscaffold.problems.families import FAMILIES
@@ -54,17 +29,17 @@ class TargetFamily:
     True
     """
 
-    kind: Kind
-    problem: type[Ridge | Logistic | Poisson | Gamma]
-    mean: Callable[[Array], Array]
-    classes: bool = False
-    log_link: bool = False
-    least: float | None = None
-    above: bool = False
-    whole: bool = False
-    target: str
-    loss: str
-    effect: str | None = None
+    kind: Kind  # its name in options
+    problem: type[Ridge | Logistic | Poisson | Gamma]  # with one margin; more classes make it multinomial
+    mean: Callable[[Array], Array]  # of the target for margins z; for classes the probability of the second
+    classes: bool = False  # whether the target holds classes; numbers otherwise
+    log_link: bool = False  # whether the mean is the exponential of the margin, so that rows may have exposures
+    least: float | None = None  # lower limit of the target; None for no limit
+    above: bool = False  # whether it must lie above `least` instead of reaching it
+    whole: bool = False  # whether the target must hold whole numbers
+    target: str  # description of the target, in words
+    loss: str  # in words
+    effect: str | None = None  # quantity that a coefficient changes, in words; None if it is the target itself
 
     def out_of_range(self, smallest: float) -> str | None:
         """Return what a target must be, if it must not reach down to `smallest`; None if it may."""

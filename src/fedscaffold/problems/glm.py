@@ -22,7 +22,6 @@ from fedscaffold.problems.base import (
     TARGET,
     WEIGHT,
     TabularProblem,
-    clipped_slopes,
     expit,
     flatten,
     refuse_records,
@@ -130,12 +129,6 @@ class Glm(TabularProblem, ABC):
         penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([of_records(self.value, x @ theta, y).mean() + penalty for x, y in self._clients()])
 
-    @one_blas_thread
-    def client_gradients(self, theta: Array) -> Array:
-        """Return ∇f_c(θ), shape (N, d), the same bits whatever the threads of linear algebra."""
-        rows = [of_records(self.d1, x @ theta, y) @ x / len(y) for x, y in self._clients()]
-        return np.stack(rows) + self.penalty * theta
-
     def client_hessians(self, theta: Array) -> Array:
         """Return ∇²f_c(θ), shape (N, d, d)."""
         found = np.empty((self.n_clients, self.dim, self.dim))
@@ -152,7 +145,7 @@ class Glm(TabularProblem, ABC):
         """Return ∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
         matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
         rows = [
-            (of_records(self.d3, x @ theta, y) * np.einsum("ij,jk,ik->i", x, m, x, optimize=True)) @ x / len(y)
+            (of_records(self.d3, x @ theta, y) * np.einsum("ij,ij->i", x @ m, x)) @ x / len(y)
             for (x, y), m in zip(self._clients(), matrices, strict=True)
         ]
         return np.stack(rows)
@@ -173,45 +166,9 @@ class Glm(TabularProblem, ABC):
             blocks.append(batches.noise_factor(len(y)) / len(y) * (gradients.T @ gradients))
         return np.stack(blocks)
 
-    def client_noise_along(
-        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
-    ) -> Array:
-        """Return the variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
-        batches = Batches(batch_size, sampling)
-        batches.check_fits(self.sizes)
-        rows = [
-            batches.noise_factor(len(y))
-            * (of_records(self.d1, x @ theta, y)[:, None] * (x @ directions)).var(axis=0)
-            for x, y in self._clients()
-        ]
-        return np.stack(rows)
-
-    # what runs need
-
-    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Return the mean gradient at θ over some of a client's records, penalty included."""
-        at = self.offsets[client] + rows
-        x, y = self.x[at], self.y[at]
-        return of_records(self.d1, x @ theta, y) @ x / at.size + self.penalty * theta
-
-    def gradients_of_rows(self, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Return the gradients of some records of any client, without penalty, (records, dim)."""
-        x = self.x[rows]
-        with np.errstate(over="ignore", invalid="ignore"):
-            return of_records(self.d1, x @ theta, self.y[rows])[:, None] * x
-
-    def clipped_gradient(
-        self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
-    ) -> Array:
-        """Return the mean of some records' gradients, each shortened to norm `clip`, plus noise and penalty.
-
-        A record's gradient is ℓ' x, whose norm is that of x times the size of ℓ'.
-        """
-        at = self.place(client, rows)
-        x = self.x[at]
-        with np.errstate(over="ignore", invalid="ignore"):
-            slopes = clipped_slopes(of_records(self.d1, x @ theta, self.y[at]), self.lengths[at], clip)
-        return (slopes @ x / rows.size + noise) + self.penalty * theta
+    def _slopes(self, theta: Array, x: Array, y: Array) -> Array:
+        """Return ℓ' of each record, times its weight, (records,)."""
+        return of_records(self.d1, x @ theta, y)
 
 
 class Ridge(Glm):

@@ -32,18 +32,10 @@ from fedscaffold.problems.base import (
 
 
 class LinearSystem(RecordsProblem):
-    """Find θ* with Σ_c w_c (Ā_c θ* − b̄_c) = 0; a "gradient" of client c has mean Ā_c θ − b̄_c.
+    """Find θ* with Σ_c w_c (Ā_c θ* − b̄_c) = 0; a "gradient" of client c has mean Ā_c θ − b̄_c."""
 
-    Attributes
-    ----------
-    client_matrices
-        Ā_c, (N, d, d).
-    client_vectors
-        b̄_c, (N, d).
-    """
-
-    client_matrices: Array
-    client_vectors: Array
+    client_matrices: Array  # Ā_c, (N, d, d)
+    client_vectors: Array  # b̄_c, (N, d)
 
     @abstractmethod
     def client_second_moments(self) -> Array:

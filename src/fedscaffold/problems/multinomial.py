@@ -10,13 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, one_blas_thread
-from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import (
     TARGET,
     WEIGHT,
     TabularProblem,
-    clipped_slopes,
     flatten,
     log_softmax,
     softmax,
@@ -116,30 +114,10 @@ class Multinomial(TabularProblem):
         penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([-self._log_shares(theta, x, y).mean() + penalty for x, y in self._clients()])
 
-    def client_gradients(self, theta: Array) -> Array:
-        """Return ∇f_c(θ), shape (N, dim)."""
-        rows = [(self._slopes(theta, x, y).T @ x).ravel() / len(y) for x, y in self._clients()]
-        return np.stack(rows) + self.penalty * theta
-
     def client_hessians(self, theta: Array) -> Array:
         """Return ∇²f_c(θ), shape (N, dim, dim)."""
         blocks = [self._curvature(theta, x, _weights(y) / len(y)) for x, y in self._clients()]
         return np.stack(blocks) + np.diag(self.penalty)
-
-    def client_noise_along(
-        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
-    ) -> Array:
-        """Return the variance of a minibatch gradient along each column of (dim, m) directions, shape (N, m)."""
-        batches = Batches(batch_size, sampling)
-        batches.check_fits(self.sizes)
-        K, d = self.n_classes, self.n_features
-        blocks = directions.reshape(K, d, -1)
-        rows = []
-        for x, y in self._clients():
-            slopes = self._slopes(theta, x, y)
-            along = sum((slopes[:, k, None] * (x @ blocks[k]) for k in range(K)), np.zeros((len(y), 1)))
-            rows.append(batches.noise_factor(len(y)) * along.var(axis=0))
-        return np.stack(rows)
 
     def record_gradients(self, client: int, points: Array) -> Array:
         """Return each record's gradient, penalty included, of one client at (p, dim) points, shape (p, n, dim)."""
@@ -147,32 +125,6 @@ class Multinomial(TabularProblem):
         x, y = self.x[rows], self.y[rows]
         each = [(self._slopes(theta, x, y)[:, :, None] * x[:, None, :]).reshape(len(y), -1) for theta in points]
         return np.stack(each) + (self.penalty * points)[:, None, :]
-
-    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Return the mean gradient at θ over some of a client's records, penalty included."""
-        at = self.offsets[client] + rows
-        return (
-            self._slopes(theta, self.x[at], self.y[at]).T @ self.x[at]
-        ).ravel() / at.size + self.penalty * theta
-
-    def gradients_of_rows(self, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Return the gradients of some records of any client, without penalty, (records, dim)."""
-        x = self.x[rows]
-        with np.errstate(over="ignore", invalid="ignore"):
-            return (self._slopes(theta, x, self.y[rows])[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-
-    def clipped_gradient(
-        self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
-    ) -> Array:
-        """Return the mean of some records' gradients, each shortened to norm `clip`, plus noise and penalty.
-
-        A record's gradient is the outer product of p − e_y and x.
-        """
-        at = self.place(client, rows)
-        x = self.x[at]
-        with np.errstate(over="ignore", invalid="ignore"):
-            slopes = clipped_slopes(self._slopes(theta, x, self.y[at]), self.lengths[at], clip)
-        return ((slopes.T @ x).ravel() / rows.size + noise) + self.penalty * theta
 
     def _margins(self, theta: Array, x: Array) -> Array:
         return x @ theta.reshape(self.n_classes, self.n_features).T

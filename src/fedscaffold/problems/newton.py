@@ -36,24 +36,11 @@ class SmoothFunction(Protocol):
 def minimise(
     f: SmoothFunction, start: Array | None = None, visit: Callable[[Array], object] | None = None
 ) -> Array:
-    """Return argmin f, to a gradient whose norm is 1e-12 of the sizes that cancel in it.
+    """Return argmin f of a convex f, to a gradient whose norm is 1e-12 of the sizes that cancel in it.
 
     Steps are halved until the loss falls; near the end, when rounding hides the fall, full steps are taken as
-    long as the gradient shrinks.
-
-    Parameters
-    ----------
-    f
-        The function; convex, with a unique minimiser.
-    start
-        The first θ; 0 by default.
-    visit
-        Called with every θ that is tried after the first, accepted or not.
-
-    Raises
-    ------
-    NoMinimiser
-        If a Hessian is singular, or if 100 steps do not settle.
+    long as the gradient shrinks. `visit` is called with every θ that is tried after the first. If a Hessian is
+    singular, or if 100 steps do not settle, raise NoMinimiser.
     """
     theta = np.zeros(f.dim)
     gradient = f.gradient(theta)

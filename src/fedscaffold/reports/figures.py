@@ -71,43 +71,19 @@ def powers_of_ten(ax: "Axes") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePanel:
-    """Values of several methods against a cost.
-
-    Attributes
-    ----------
-    title, x
-        Title of the panel, and label of the cost.
-    lines
-        By name, costs (points,) and values (runs, points).
-    y
-        Label of the values; "mse" for squared errors.
-    levels
-        Values to mark with horizontal lines, such as targets.
-    log_x
-        Whether the cost has a logarithmic scale; the values have one if all are positive.
-    spread
-        Whether to show the standard deviation over runs.
-    """
+    """Values of several methods against a cost."""
 
     title: str
-    lines: Mapping[str, tuple[Array, Array]]
-    x: str = "round"
-    y: str = "mse"
-    levels: Sequence[float] = ()
-    log_x: bool = False
-    spread: bool = True
+    lines: Mapping[str, tuple[Array, Array]]  # by name, costs (points,) and values (runs, points)
+    x: str = "round"  # label of the cost
+    y: str = "mse"  # label of the values; "mse" for squared errors
+    levels: Sequence[float] = ()  # values to mark with horizontal lines, such as targets
+    log_x: bool = False  # whether the cost has a logarithmic scale; the values have one if all are positive
+    spread: bool = True  # whether to show the standard deviation over runs
 
 
 def draw_curves(rows: Sequence[Sequence[CurvePanel]], files: Sequence[Path]) -> None:
-    """Draw means and standard deviations over runs, one row of panels for each problem.
-
-    Parameters
-    ----------
-    rows
-        Panels, row by row.
-    files
-        Files to write, each ending in .png, .svg or .pdf.
-    """
+    """Draw means and standard deviations over runs, row by row of panels, to .png, .svg or .pdf files."""
     names = list(dict.fromkeys(name for row in rows for panel in row for name in panel.lines))
     columns = max(map(len, rows))
     width, height = 1.0 + 3.0 * columns, 0.9 + 2.6 * len(rows)
@@ -159,42 +135,16 @@ def _draw_lines(axis: "Axes", panel: CurvePanel, names: Sequence[str]) -> None:
     powers_of_ten(axis)
 
 
-def draw_distances(distances: Mapping[str, Array], *, tolerance: float, ax: "Axes | None" = None) -> "Axes":
-    """Draw ‖β_t − β*‖ / ‖β*‖ (rounds + 1,) of each method on a log scale, and the tolerance; return the axes."""
-    ax = new_axes(ax)
-    for name, values in distances.items():
-        ax.semilogy(np.arange(values.size), values, color=COLOURS[name], lw=1.6, label=name)
-    ax.axhline(tolerance, color=PALETTE[2], lw=1.0, ls="--", label="tolerance")
-    ax.locator_params(axis="x", integer=True)
-    ax.set(xlabel="round", ylabel="$\\|\\beta_t-\\beta^*\\| / \\|\\beta^*\\|$")
-    ax.margins(x=0)
-    plain_grid(ax)
-    ax.legend(frameon=False)
-    return ax
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlateauSeries:
-    """Plateaus of one setting against a number that varies, usually the number of clients.
+    """Plateaus of one setting against a number that varies, usually the number of clients."""
 
-    Attributes
-    ----------
-    x, plateau, error
-        The number, the mean squared error on the plateau and its standard error, (points,).
-    stationary
-        Whether each run was stationary, (points,); the other points are drawn hollow.
-    predicted
-        Predicted plateaus, (points,); NaN if there is no prediction.
-    saturation
-        (measured, predicted) N at which the part that falls as 1/N equals the floor; None if it was not reached.
-    """
-
-    x: Array
-    plateau: Array
-    error: Array
-    stationary: NDArray[np.bool_]
-    predicted: Array
-    saturation: tuple[float | None, float | None] = (None, None)
+    x: Array  # the number that varies, (points,)
+    plateau: Array  # mean squared error, (points,)
+    error: Array  # its standard error, (points,)
+    stationary: NDArray[np.bool_]  # whether each run was, (points,); the other points are drawn hollow
+    predicted: Array  # plateaus, (points,); NaN if there is no prediction
+    saturation: tuple[float | None, float | None] = (None, None)  # N where a/N is the floor: measured, predicted
 
 
 def draw_plateaus(
@@ -202,14 +152,7 @@ def draw_plateaus(
 ) -> None:
     """Draw plateaus ± two standard errors on logarithmic axes, a panel for each title, with legends beside them.
 
-    Parameters
-    ----------
-    panels
-        By title, the series by name.
-    files
-        Files to write, each ending in .png, .svg or .pdf.
-    x
-        Label of the numbers that vary.
+    `x` is the label of the numbers that vary; files end in .png, .svg or .pdf.
     """
     most = max(map(len, panels.values()))
     width, height = 7.6 * len(panels), max(4.0, 1.0 + 0.3 * most)

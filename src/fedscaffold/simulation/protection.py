@@ -19,22 +19,11 @@ DrawNoise = Callable[[int, IntArray, int], Array]
 
 @dataclass(frozen=True, eq=False)
 class MessageProtection:
-    """Clips and blurs the messages of a block of clients.
+    """Clips and blurs the messages of a block of clients."""
 
-    Parameters
-    ----------
-    privacy
-        How much of both.
-    scales
-        Standard deviation of the noise of each client of the block.
-    draw
-        draw(round, clients, dim) → standard normal numbers (repetitions, participants, dim); clients are counted
-        from the block's first.
-    """
-
-    privacy: ClientLevel
-    scales: Array
-    draw: DrawNoise
+    privacy: ClientLevel  # how much of both
+    scales: Array  # standard deviation of the noise of each client of the block
+    draw: DrawNoise  # (round, clients counted from the block's first, dim) → normal numbers
 
     def __call__(self, sent: Array, theta: Array, round: int, clients: IntArray | None) -> tuple[Array, Array]:
         """Return noisy messages, and what clients remember of them, from (repetitions, participants, dim).

@@ -180,25 +180,9 @@ def run_to_end(
 ) -> State:
     """Run rounds until all are done or `record` returns True, and gather the client state as named arrays.
 
-    Parameters
-    ----------
-    setup
-        The run.
-    state
-        The state to continue from; None to begin.
-    record
-        Called with the initial state and with the state after each round.
-    arrays
-        Returns recorded metrics, and what else a checkpoint keeps besides the state.
-    file
-        The checkpoint, if there is one.
-    progress
-        A function of the number of rounds done.
-
-    Raises
-    ------
-    Diverged
-        If θ leaves the limit; its `trace` ends with the last round before.
+    `state` is the one to continue from; with None, `record` is called with the initial state too. `arrays` returns
+    recorded metrics, and what else a checkpoint keeps besides the state. If θ leaves the limit, raise Diverged,
+    whose `trace` ends with the last round before.
     """
     with np.errstate(over="ignore", invalid="ignore"), open_rounds(setup) as step:
         if state is None:

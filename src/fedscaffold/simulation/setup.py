@@ -21,45 +21,22 @@ from fedscaffold.simulation.protection import check_privacy
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunSetup:
-    """Everything that the rounds of a run depend on; `dataclasses.replace` makes the setup of another chain.
-
-    Parameters
-    ----------
-    problem, method, engine, batches, seed
-        The objective, what clients and server do, how local steps run, how they draw records, and from which seed.
-    theta
-        Initial models, (repetitions, dim).
-    control_variates
-        Initial control variates, (n_clients, dim); None for the method's own.
-    rounds
-        T; 0 if the caller counts rounds itself.
-    limit
-        Absolute value of θ's entries beyond which the run counts as diverged; NaN always does.
-    first_step
-        Local steps draw as steps first_step, first_step + 1, ... of their rounds, so that two chains may share
-        draws or not.
-    folder
-        Folder for the client state; None to keep it in memory or in the engine's workers.
-    availability, privacy
-        As in `fedscaffold.run`.
-    began
-        When the run began, by `time.perf_counter`.
-    """
+    """Everything that the rounds of a run depend on; `dataclasses.replace` makes the setup of another chain."""
 
     problem: Problem
     method: Method
     engine: Engine
-    theta: Array
+    theta: Array  # initial models, (repetitions, dim)
     batches: Batches = field(default_factory=Batches)
     seed: int = 0
-    control_variates: ArrayLike | None = None
-    rounds: int = 0
-    limit: float = np.inf
-    first_step: int = 0
-    folder: str | os.PathLike[str] | None = None
+    control_variates: ArrayLike | None = None  # initial ones, (n_clients, dim); None for the method's
+    rounds: int = 0  # T; 0 if the caller counts rounds itself
+    limit: float = np.inf  # absolute value of θ beyond which the run counts as diverged; NaN always does
+    first_step: int = 0  # local steps draw as this step and the next ones, so that two chains may share draws
+    folder: str | os.PathLike[str] | None = None  # of client state; None to keep it in memory or workers
     availability: Availability | None = None
     privacy: Privacy | None = None
-    began: float = field(default_factory=time.perf_counter)
+    began: float = field(default_factory=time.perf_counter)  # by `time.perf_counter`
 
 
 def validate_run(

@@ -32,6 +32,7 @@ from fedscaffold.sklearn.tables import ClientTables, Scale, dense, federated_sca
 
 FLOATS = (np.float64, np.float32)
 ROUNDING = 1e-6  # relative distance that is not warned of: standard errors are 0 if rows are fitted perfectly
+WITHOUT_ERRORS = 1e-4  # relative tolerance in place of one in standard errors, which need Hessians
 ROUND_SECONDS = 1e-3  # duration of a round of Scaffold in this process apart from its steps
 UNCOVERED = "standard errors need sums over the rows, which the privacy budget does not cover"
 TOO_MANY = f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients"
@@ -58,12 +59,12 @@ class Federated(BaseEstimator):
         Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
         merged from the clients'.
     trainer
-        "newton" (at most 1,000 coefficients), "scaffold", or "auto": Newton's method if it is possible. Scaffold's
-        last steps are Newton steps too.
+        "newton" (up to 1,000 coefficients), "scaffold", which Newton steps finish, or "auto": newton if possible.
     tolerance
         "se:0.05": every coefficient is within 5 % of its standard error of the optimum. A number such as 0.001:
         the distance to the optimum relative to its norm, in standardised units, intercept left out. Up to 1,000
-        coefficients are usually far closer, by the last Newton step.
+        coefficients are usually far closer, by the last Newton step; more have no standard errors, and "se:0.05"
+        is 0.0001 for them.
     dispersion
         The factor of the variance in `summary_`: None for the family's, which is 1 for classes and counts;
         "pearson" to estimate it (quasi-Poisson regression); or a number.
@@ -135,10 +136,7 @@ class Federated(BaseEstimator):
         choice("trainer", self.trainer, get_args(Trainer))
         parse_tolerance(self.tolerance)
         check_dispersion(self.dispersion)
-        names = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")
-        usual = {name: Federated.__dataclass_fields__[name].default for name in names}
-        given = {name: getattr(self, name) for name in names}
-        check_budget(self, {**given, **beside}, {**usual, **dict.fromkeys(beside)})
+        check_budget(self, beside)
 
     def _tables(self, X: Any, clients: Any, weight: Array | None) -> ClientTables:
         """Return the rows of each client, dense; set clients_. Weights are those of `_weights`."""
@@ -171,10 +169,9 @@ class Federated(BaseEstimator):
         if sample_weight is None:
             return None
         try:
-            checked = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
         except OverflowError:
             raise InvalidInput("sample_weight holds numbers that are too large for a 64-bit float") from None
-        return np.asarray(checked)
 
     def _train(
         self, kind: Any, tables: ClientTables, y: Array, *, l2: float, target: PublicTarget | None, shift: float,
@@ -199,8 +196,10 @@ class Federated(BaseEstimator):
             sums = LocalSums(problem, names=names, n_intercepts=n_intercepts)
             settings = TrainingSettings(trainer=self.trainer, tolerance=self.tolerance)
             if not sums.hessians:  # costs decide how many local steps pay
-                wait = sums.step_seconds + ROUND_SECONDS
-                settings = replace(settings, exchange_seconds=wait, step_seconds=sums.step_seconds)
+                settings = replace(
+                    settings, tolerance=WITHOUT_ERRORS if settings.se_tolerance else self.tolerance,
+                    exchange_seconds=sums.step_seconds + ROUND_SECONDS, step_seconds=sums.step_seconds,
+                )  # fmt: skip
             found = train(sums, settings, start=None if start is None else start.ravel(), look=self._show)
         except InvalidInput as error:
             raise InvalidInput(re.sub(r"\bl2\b(=\.\.\.)?", self._penalty, str(error))) from None
@@ -228,18 +227,16 @@ class Federated(BaseEstimator):
 
     def _start(self, tables: ClientTables, shift: Array) -> Array | None:
         """Return vectors θ of the last fit if `warm_start` is set and they fit, less a shift of each intercept."""
-        if not self.warm_start or not hasattr(self, "coef_"):
-            return None
-        coef = np.atleast_2d(self.coef_).astype(np.float64)
-        if coef.shape != (shift.size, tables.scale.mean.size):
+        coef = np.atleast_2d(getattr(self, "coef_", ()))
+        if not self.warm_start or coef.shape != (shift.size, tables.scale.mean.size):
             return None
         intercept = np.atleast_1d(self.intercept_).astype(np.float64) - shift
-        return tables.scale.from_rows(coef, intercept, with_intercept=self.fit_intercept)
+        return tables.scale.from_rows(coef.astype(np.float64), intercept, with_intercept=self.fit_intercept)
 
     def _keep(self, fitted: Sequence[Fitted]) -> None:
         """Set the attributes of a fit besides coefficients."""
         self._fitted = tuple(fitted)
-        self.privacy_ = fitted[0].privacy
+        self.privacy_: Any = fitted[0].privacy
         trained = tuple(each.trained for each in fitted)
         self.trained_: Any = trained if len(trained) > 1 else trained[0]
         runs: list[Any] = [each.trained or each.privacy for each in fitted]
@@ -261,13 +258,9 @@ class Federated(BaseEstimator):
         return self.summary()
 
     def summary(
-        self,
-        cov: Covariance = "nonrobust",
-        *,
-        level: float = 0.95,
-        dispersion: float | str | None = None,
+        self, cov: Covariance = "nonrobust", *, level: float = 0.95, dispersion: float | str | None = None,
         target: int | None = None,
-    ) -> Summary:
+    ) -> Summary:  # fmt: skip
         """Return coefficients with standard errors; see `fedscaffold.inference.summarise`.
 
         Parameters

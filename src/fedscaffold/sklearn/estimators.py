@@ -75,24 +75,20 @@ class FederatedRidge(RegressorMixin, Federated):
         self._check_settings(sample_weight=sample_weight, positive=self.positive or None)
         public = None if self.epsilon is None else public_target("ridge", self.target_bounds)
         X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True, multi_output=public is None
+            self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True, multi_output=not public
         )
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         n, k = targets.shape
         given = np.ravel(self.alpha)
         if given.size not in (1, k):
-            raise InvalidInput(
-                f"Number of targets and number of penalties do not correspond: {given.size} != {k}; pass alpha as "
-                "one number, or as one for each column of y"
-            )
+            raise InvalidInput(f"Number of targets and number of penalties do not correspond: {given.size} != {k}")
         alphas = [not_negative("alpha", each) for each in np.broadcast_to(given, k).tolist()]
         weight = self._weights(sample_weight, X)
         tables = self._tables(X, clients, weight)
         centres = np.average(targets, axis=0, weights=weight) if self.fit_intercept else np.zeros(k)
         scale, limit = Scale(centres, np.ones(k)), np.inf
         if public is not None:
-            scale = public_scale("target_bounds", self.target_bounds, k, centred=self.fit_intercept)
-            limit = LIMIT
+            limit, scale = LIMIT, public_scale("target_bounds", self.target_bounds, k, centred=self.fit_intercept)
         targets, starts = np.clip(scale.apply(targets), -limit, limit), self._start(tables, scale.mean)
         fitted = []
         for c, alpha in enumerate(alphas):
@@ -286,14 +282,15 @@ class LogLinkRegression(RegressorMixin, Federated):
             raise InvalidInput("epsilon requires fit_intercept=True: without it the mean at the start is always 1")
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
         y = np.asarray(y, dtype=np.float64)
+        base = 0.0
         if public is not None:
-            y = np.clip(y, *public.ends)
+            y, base = np.clip(y, *public.ends), public.shift
         elif self._family.out_of_range(float(y.min())) is not None:
             raise InvalidInput(f"y must hold {self._family.target}, but has {y.min():g}")
         weight = self._weights(sample_weight, X)
         offset = np.zeros(len(y)) if exposure is None else _log_exposure(exposure, len(y))
-        base = _log_mean_rate(y, offset, weight) if public is None else public.shift
-        base = base if self.fit_intercept else 0.0
+        if public is None and self.fit_intercept:
+            base = _log_mean_rate(y, offset, weight)
         tables = self._tables(X, clients, weight)
         l2 = alpha * (1.0 if weight is None else float(weight.mean()))
         fitted = self._train(

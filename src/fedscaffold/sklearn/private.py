@@ -13,15 +13,19 @@ from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
 from fedscaffold.sklearn.tables import Scale
 
+WITHOUT = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")  # stay at their defaults
 
-def check_budget(model: Any, given: dict[str, Any], usual: dict[str, Any]) -> None:
-    """Raise if an estimator's budget is wrong, incomplete, or beside options that are not `usual`."""
+
+def check_budget(model: Any, beside: dict[str, Any]) -> None:
+    """Raise if an estimator's budget is wrong, incomplete, or `beside` it is an option that is not None."""
     if model.epsilon is None:
         for name in ("delta", "clip", "bounds", "target_bounds"):
             if getattr(model, name) is not None:
                 raise InvalidInput(f"{name} requires epsilon=...")
         return
-    refuse_beside_epsilon(given, usual)
+    usual = {name: type(model).__dataclass_fields__[name].default for name in WITHOUT}
+    given = {name: getattr(model, name) for name in WITHOUT}
+    refuse_beside_epsilon({**given, **beside}, {**usual, **dict.fromkeys(beside)})
     for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
         if getattr(model, name) is None:
             raise InvalidInput(f"epsilon requires {name}=..., the public {what}")

@@ -28,7 +28,7 @@ class Scale(NamedTuple):
         return (X - self.mean) / self.spread
 
     def to_rows(self, vectors: Array) -> tuple[Array, Array]:
-        """Return slopes (k, dim) and intercepts (k,) in the rows' units, from k vectors with or without intercept."""
+        """Return slopes (k, dim) and intercepts (k,) in the rows' units of k vectors with or without intercept."""
         d = self.mean.size
         coef = vectors[:, :d] / self.spread
         return coef, vectors[:, d:].sum(axis=1) - coef @ self.mean
@@ -112,8 +112,6 @@ def rows_of_clients(clients: Any, n_rows: int, min_rows: int) -> tuple[NDArray[A
     if small.size:
         others = f" ({small.size} clients are that small)" if small.size > 1 else ""
         rows = int(sizes[small[0]])
-        raise InvalidInput(
-            f"client {names[small[0]]!s} has only {rows} row{'s' * (rows > 1)}{others}; leave out the rows of "
-            f"such clients, or accept them with min_rows={rows}"
-        )
+        few = f"client {names[small[0]]!s} has only {rows} row{'s' * (rows > 1)}{others}"
+        raise InvalidInput(f"{few}; leave out the rows of such clients, or accept them with min_rows={rows}")
     return names, np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])

@@ -167,25 +167,12 @@ def solve_anticommutator(hessian: Array, right: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FirstOrderLaw:
-    """Leading terms as γ → 0 of the stationary law of Scaffold or FedAvg, and how fast the mean gets there.
+    """Leading terms as γ → 0 of the stationary law of Scaffold or FedAvg, and how fast the mean gets there."""
 
-    Attributes
-    ----------
-    cov_theta
-        γ𝐀C̄, Cov θ on the plateau, (d, d).
-    bias
-        E θ − θ* on the plateau, (d,): −½ ∇²f⁻¹ ∇³f[Cov θ], and for FedAvg also ½γ(H − 1) ∇²f⁻¹ Σ w_c ∇²f_c ∇f_c.
-    rate
-        Factor by which a round shrinks the slowest direction of E θ − θ*: max_i |1 − γλ_i|^H over the
-        eigenvalues of ∇²f.
-    largest_curvature
-        The largest of these eigenvalues.
-    """
-
-    cov_theta: Array
-    bias: Array
-    rate: float
-    largest_curvature: float
+    cov_theta: Array  # γ𝐀C̄, Cov θ on the plateau, (d, d)
+    bias: Array  # −½ ∇²f⁻¹ ∇³f[Cov θ], and for FedAvg also ½γ(H − 1) ∇²f⁻¹ Σ w_c ∇²f_c ∇f_c, (d,)
+    rate: float  # by which a round shrinks the slowest direction of E θ − θ*: max_i |1 − γλ_i|^H, λ_i of ∇²f
+    largest_curvature: float  # the largest λ_i
 
     @property
     def variance(self) -> float:
@@ -203,24 +190,10 @@ def first_order_law(problem: SmoothProblem, method: Method, batches: Batches) ->
 
     The first call for a problem and batches reads the records; later ones, with any γ and H, take microseconds.
 
-    Parameters
-    ----------
-    problem
-        A problem with client_noise_covariances and client_third_derivatives.
-    method
-        Scaffold, GradientScaffold or FedAvg.
-    batches
-        How local steps pick their records.
-
-    Returns
-    -------
-    FirstOrderLaw
-        Covariance, bias and contraction per round.
-
     Raises
     ------
     InvalidInput
-        If the problem lacks these derivatives, or the method is another one.
+        If the problem lacks derivatives, or the method is another one.
     """
     scaffold, gamma, H = _plain(problem, method)
     known = _known.setdefault(problem, {})

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscaffold.federation.study.numbers import BeyondRange, Block, add, counts, decode, encode, negative, size_of, wide
+from fedscaffold.federation.study.numbers import (
+    BeyondRange,
+    Block,
+    add,
+    counts,
+    decode,
+    encode,
+    negative,
+    size_of,
+    wide,
+)
 from fedscaffold.federation.study.roster import Masks, Roster, new_key, public_line
 
 BLOCKS = [Block("a", 3), wide("b", 2), counts("c", 2)]
@@ -23,7 +33,10 @@ def exactly(value: float, unit: int) -> Fraction:
 def test_sums_are_those_of_fractions(rows: list[tuple[float, float, float]]) -> None:
     messages = [encode({"a": row, "b": row[:2], "c": [1, 2]}, BLOCKS) for row in rows]
     found = decode(add(messages, BLOCKS), BLOCKS)
-    for name, unit, values in (("a", -80, zip(*rows, strict=True)), ("b", -200, list(zip(*rows, strict=True))[:2])):
+    for name, unit, values in (
+        ("a", -80, zip(*rows, strict=True)),
+        ("b", -200, list(zip(*rows, strict=True))[:2]),
+    ):
         expected = [float(sum(exactly(v, unit) for v in column)) for column in values]
         np.testing.assert_allclose(found[name], expected, rtol=4e-16, atol=0)
     assert found["c"].tolist() == [len(rows), 2 * len(rows)]

@@ -1,9 +1,7 @@
-"""The pages and files of a study hold what sites told, and nothing else."""
+"""The page of a site holds its log, its plan and the result; a dry run says before what the log says after."""
 
 import json
-import re
 from collections import Counter
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,129 +9,218 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation import Study, StudyResult, StudySettings, dry_run, write_site_page
-from fedscaffold.federation.audit import AuditLog
-from fedscaffold.federation.client.rules import SiteRules
+from fedscaffold.federation import Plan, Study, dry_run, write_site_page
+from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.store import MemoryStore
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.study.coordinator import _document
+from fedscaffold.federation.study.plan import OTHER
+from fedscaffold.federation.study.roster import fingerprint
+from fedscaffold.federation.study.rows import SiteRows
+from fedscaffold.federation.study.site import StudySite
+from fedscaffold.federation.study.study import conduct
+from fedscaffold.federation.study.transport import InProcess
+from fedscaffold.inference import Summary
 from fedscaffold.models import Model
-from fedscaffold.reports.page import format_bytes
 from tests.federation.study.tables import TABLES, deal
-from tests.reports.pages import Page
+from tests.reports.pages import BAD, Page
 
 FRAME, KIND = TABLES["wards"]()
-SETTINGS = StudySettings(target="y", kind="logistic")
-SITES = deal(FRAME, 4, "sizes", seed=1)
+CHOICES: Any = {"target": "y", "kind": KIND}
+SITES = {name.replace(" ", "-"): table for name, table in deal(FRAME, 3, "sizes", seed=1).items()}
+
+
+def conducted(folder: Path, tables: Any, **settings: Any) -> tuple[dict[str, StudySite], Any, Summary]:
+    """A study, and the summary of its result."""
+    sites = {
+        name: StudySite(name=name, table=table, store=SiteFolder(folder / name), engine="reference")
+        for name, table in tables.items()
+    }
+    plan = Study(**{"name": "wards", **CHOICES, **settings}).plan_for(tables)
+    result = conduct(plan, InProcess(sites))
+    return sites, result, result.summary()
 
 
 @pytest.fixture(scope="module")
-def result() -> StudyResult:
-    return Study(target="y", kind=KIND, name="wards").run(SITES, engine="reference")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return conducted(tmp_path_factory.mktemp("sites"), SITES, evaluate=0.2)
 
 
-def text_of(path: Path) -> str:
-    return unescape(re.sub(r"<[^>]+>", " ", path.read_text()))
+def page_of(site: StudySite, folder: Path) -> Page:
+    write_site_page(site.store, folder / "site.html")
+    return Page((folder / "site.html").read_text())
 
 
-def test_the_page_has_what_sites_told(result: StudyResult, tmp_path: Path) -> None:
-    result.report(tmp_path / "report.html")
-    text = text_of(tmp_path / "report.html")
-    summary = result.summary()
-    for name in summary.names:
-        assert name in text
-    assert f"{result.rounds:,} exchanges" in text
-    assert f"{len(FRAME):,} rows" in text
-    for site, told in result.evaluation.items():
-        assert site in text
-        assert f"{told.loss:.4g}" in text or told.n_rows == 0
-    assert "tolerance: 0.05 standard errors" in text
-    judged = re.search(r"AUC(.*?)Rows of each class", " ".join(text.split()))
-    assert judged is not None
-    for site, table in SITES.items():
-        assert f"{site} {len(table):,} " in judged[1]
+def test_the_page_has_every_message_of_the_log(study: Any, tmp_path: Path) -> None:
+    site = study[0]["site-1"]
+    page = page_of(site, tmp_path)
+    answers = [entry for entry in site.log if "numbers" in entry]
+    for entry in answers:
+        assert entry["sha256"] in page.words
+    assert f"{len(answers)} messages with numbers left this site" in page.words
+    for phase, count in Counter(entry["phase"] for entry in answers).items():
+        numbers = sum(entry["numbers"] for entry in answers if entry["phase"] == phase)
+        assert page.row(phase)[1:3] == [f"{count:,}", f"{numbers:,}"]
+    assert "all two-way counts" in page.words
+    assert "each of them masked" in page.words
 
 
-def test_traffic_on_the_page_is_that_of_the_sites_logs(result: StudyResult, tmp_path: Path) -> None:
-    """The coordinator counted what each site's own log says, but for the receipt of the result itself."""
-    result.report(tmp_path / "report.html")
-    page = Page((tmp_path / "report.html").read_text())
-    for site, phases in result.traffic.items():
-        log = [entry for entry in result.log[site] if entry["phase"] != "finish"]
-        assert {phase: one.messages for phase, one in phases.items()} == Counter(entry["phase"] for entry in log)
-        sizes = [sum(entry["bytes"] for entry in log if entry["phase"] == phase) for phase in phases]
-        assert page.row(site)[1:] == [format_bytes(size) for size in (*sizes, sum(sizes))]
+def test_the_page_has_the_fingerprints_that_people_compare(study: Any, tmp_path: Path) -> None:
+    sites, result, _ = study
+    page = page_of(sites["site-1"], tmp_path)
+    first = Study(name="wards", **CHOICES, evaluate=0.2).plan_for(SITES)
+    assert page.facts["as it was accepted"] == first.fingerprint
+    assert page.facts["completed by the survey"] == result.settings.fingerprint != first.fingerprint
+    assert " ".join(result.settings.to_toml().split()) in page.words
+    for name, site in sites.items():
+        assert page.facts[name] == fingerprint(site.public_key)
 
 
-def test_losses_are_in_the_targets_units(tmp_path: Path) -> None:
-    frame, kind = TABLES["diabetes"]()
-    sites = deal(frame, 3, "even", seed=1)
-    result = Study(target="y", kind=kind).run(sites, engine="reference")
-    result.report(tmp_path / "report.html")
-    text = " ".join(text_of(tmp_path / "report.html").split())
-    for site, table in sites.items():
-        half_squares = 0.5 * np.var(table["y"])
-        found = re.search(rf"{site} {len(table)} \d+ ([\d.]+) ", text)
-        assert found is not None
-        assert 0.3 * half_squares < float(found[1]) < half_squares
-
-
-def test_without_hessians_and_without_evaluation(tmp_path: Path) -> None:
-    rules = SiteRules(by_the_clock=False, allow_hessians=False)
-    result = Study(target="y", kind=KIND, evaluate=0.0).run(SITES, rules=rules, engine="reference")
-    result.save(tmp_path)
-    text = text_of(tmp_path / "report.html")
-    assert "not all sites give Hessians" in text
-    assert "asked for no evaluation" in text
-    assert not (tmp_path / "summary.txt").exists()
-    assert json.loads((tmp_path / "results.json").read_text())["summary"] is None
-
-
-def test_saved_files_are_read_back(result: StudyResult, tmp_path: Path) -> None:
-    result.save(tmp_path / "out")
-    model = Model.load(tmp_path / "out" / "model.json")
+def test_the_site_gets_the_model_and_its_standard_errors(study: Any, tmp_path: Path) -> None:
+    sites, result, summary = study
+    page = page_of(sites["site-2"], tmp_path)
+    model = Model.load(tmp_path / "model.json")
     np.testing.assert_allclose(model.predict_proba(FRAME[:9]), result.model.predict_proba(FRAME[:9]))
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["certified_error"] == result.certified_error
-    assert results["traffic"]["site 1"]["greet"]["messages"] == 1
-    table = pd.read_parquet(tmp_path / "out" / "coefficients.parquet")
-    pd.testing.assert_frame_equal(table, result.summary().to_frame())
-    assert (tmp_path / "out" / "summary.txt").read_text().strip() == str(result.summary()).strip()
+    for name, value in zip(summary.names, summary.coef, strict=True):
+        assert float(page.row(name)[1]) == pytest.approx(value, rel=1e-3)
+    assert page.facts["tolerance"] == "se:0.05, reached"
 
 
-def test_a_sites_page_has_every_message_of_its_log(result: StudyResult, tmp_path: Path) -> None:
-    log = AuditLog(tmp_path / "audit.jsonl")
-    for entry in result.log["site 2"]:
-        log.write(**{key: value for key, value in entry.items() if key != "time"})
-    log.write("refused", code="unknown")
-    write_site_page(
-        tmp_path, tmp_path / "page.html", site="site 2", agreement=result.agreement, result=result.for_sites()
-    )
-    text = text_of(tmp_path / "page.html")
-    for entry in result.log["site 2"]:
-        for vector in entry["vectors"].values():
-            assert vector["sha256"] in text
-        for line in json.dumps(entry["values"], indent=1).splitlines():
-            assert line.strip() in text
-    assert f"{len(result.log['site 2'])} messages left" in text
-    assert "ward=south" in text  # the coefficients that the coordinator sent
-    with pytest.raises(InvalidInput, match="not the log"):
-        write_site_page(tmp_path / "nobody", tmp_path / "page.html", site="x")
+def test_documents_keep_the_order_of_coefficients() -> None:
+    """Covariances are a matrix in this order: sorted names would belong to other rows of it."""
+    payload = _document("result", {"coefficients": {"z": 1, "a": 2}})
+    assert '{"z": 1, "a": 2}' in str(payload.values["document"])
 
 
-def test_a_dry_run_shows_what_the_study_then_sends(result: StudyResult) -> None:
-    found = dry_run(SITES["site 2"], SETTINGS, rules=SiteRules(by_the_clock=False))
-    told: dict[str, Any] = {one["phase"]: one for one in found.to_json()["phases"]}
-    for entry in result.log["site 2"][:2]:
-        assert told[entry["phase"]]["exact"]
-        assert told[entry["phase"]]["values"]["body"] == entry["values"]["body"]
-    assert set(told) == {entry["phase"] for entry in result.log["site 2"]}
-    assert found.stopped == ""
-    assert "Nothing has been sent" in found.text()
-    assert "hessian of " in found.text()
+def test_reasons_of_rejections_are_on_the_page_alone(tmp_path: Path) -> None:
+    site = StudySite(name="bonn", table=SITES["site-1"], store=SiteFolder(tmp_path / "bonn"))
+    reply = site.answer(Payload({"study-message": "roster", "document": '{"plan": "x"}'}))
+    page = page_of(site, tmp_path)
+    assert "Nothing has left this site" in page.words
+    (entry,) = site.store.audit.read()
+    assert page.row(str(reply.values["study-refused"]))[1] == " ".join(str(entry["text"]).split())
+    assert str(entry["text"]) not in str(reply.values)
 
 
-def test_a_dry_run_of_a_site_that_could_not_be_alone_says_so() -> None:
-    one_class = SITES["site 2"].assign(y="ill")
-    found = dry_run(one_class, SETTINGS)
-    assert [one["phase"] for one in found.to_json()["phases"]] == ["greet", "prepare"]
-    assert "two classes" in found.stopped
-    assert "could not go further" in found.text()
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"model": "no model"},
+        {"model": {"format": "other"}},
+        {"summary": {"coefficients": {}}},
+        {"certified_error": 3},
+        {"rows": BAD},
+    ],
+)
+def test_a_result_that_the_plan_would_not_give_does_not_stop_the_page(
+    study: Any, tmp_path: Path, document: Any
+) -> None:
+    kept = study[0]["site-1"].store
+    store = MemoryStore()
+    for name in ("plan", "roster"):
+        store.save_note(name, kept.load_note(name))
+    store.save_note("result", {**kept.load_note("result"), **document})
+    write_site_page(store, tmp_path / "site.html")
+    page = Page((tmp_path / "site.html").read_text())
+    assert "no model that this plan would give" in page.words or "not complete" in page.words
+    assert not (tmp_path / "model.json").exists()
+
+
+def test_a_study_that_stopped_says_why(tmp_path: Path) -> None:
+    site = StudySite(name="site-0", table=SITES["site-0"])
+    plan = Study(**CHOICES).plan_for(SITES)
+    site.answer(_document("plan", plan.to_json()))
+    site.answer(_document("result", {"study": "wards", "stopped": f"{BAD}a site left"}))
+    page = page_of(site, tmp_path)
+    assert f"{BAD}a site left" in page.words
+    assert page.facts["as it was accepted"] == plan.fingerprint
+    assert "completed by the survey" not in page.facts
+
+
+def test_names_of_others_are_escaped(tmp_path: Path) -> None:
+    frame = FRAME.rename(columns={"ward": f"{BAD}ward", "y": f"{BAD}y"})
+    frame[f"{BAD}ward"] = BAD + frame[f"{BAD}ward"]
+    frame[f"{BAD}y"] = BAD + frame[f"{BAD}y"]
+    tables = {f"site-{k}": frame[k::3] for k in range(3)}
+    site = conducted(tmp_path, tables, target=f"{BAD}y")[0]["site-0"]
+    page = page_of(site, tmp_path)
+    assert f"{BAD}ward={BAD}south" in page.words
+    assert page.open == []
+    assert "<script" not in (tmp_path / "site.html").read_text()
+
+
+# dry runs
+
+
+def test_a_dry_run_has_the_sizes_that_the_study_then_sends(study: Any) -> None:
+    plan = Study(**CHOICES, evaluate=0.2).plan_for(SITES)
+    found = dry_run(SITES["site-1"], plan)
+    sizes = {one.phase: (one.numbers, one.bytes) for one in found.phases}
+    sent = {str(entry["phase"]).partition(":")[0]: entry for entry in study[0]["site-1"].log if "numbers" in entry}
+    assert set(sent) <= set(sizes)
+    assert {"levels", "moments", "spreads", "sums", "scores", "evaluate", "judged sums"} <= set(sent)
+    complete = {one.phase: (one.numbers, one.bytes) for one in dry_run(SITES["site-1"], study[1].settings).phases}
+    for phase, entry in sent.items():
+        now = sizes if phase in ("levels", "moments", "spreads") else complete
+        assert now[phase] == (entry["numbers"], entry["bytes"])
+    assert not {"levels", "moments", "spreads"} & set(complete)
+
+
+def test_sizes_do_not_depend_on_the_rows(study: Any) -> None:
+    plan = study[1].settings
+    one, two = dry_run(FRAME[:100], plan), dry_run(FRAME[100:3000], plan)
+    assert one.phases == two.phases
+    assert one.columns != two.columns
+
+
+def test_a_dry_run_shows_the_sites_own_numbers_to_its_people() -> None:
+    table = FRAME[:200].copy()
+    table.loc[:3, "ward"], table.loc[4:10, "ward"] = "few", [f"rare {k}" for k in range(7)]
+    table.loc[11:15, "ward"] = "just enough"
+    table.loc[20, "dose"] = np.nan
+    plan = Study(**CHOICES, missing="mean").plan_for(dict.fromkeys(SITES, table))
+    found = dry_run(table, plan)
+    ward, dose, _, y = found.columns
+    assert ward.levels == table["ward"].value_counts().to_dict()
+    assert (ward.merged, ward.merged_into) == (("few", *(f"rare {k}" for k in range(7))), OTHER)
+    assert (dose.present, dose.high) == (199, table["dose"].max())
+    assert dose.mean == pytest.approx(table["dose"].mean())
+    assert dict(y.levels) == table["y"].value_counts().to_dict()
+    text = found.text()
+    for words in ("Nothing has been sent", plan.fingerprint, "masked", "at most 500 messages", "two-way counts",
+                  "merged into (other): few, rare 0", "1 missing"):  # fmt: skip
+        assert words in text
+    assert json.loads(json.dumps(found.to_json()))["rows"] == 200
+
+
+@pytest.mark.parametrize("levels", [None, ("north", "south", "east", "west", "few"), ("north", "south", OTHER)])
+def test_levels_are_merged_as_the_dry_run_says(levels: Any) -> None:
+    table = FRAME[:200].copy()
+    table.loc[:3, "ward"] = "few"
+    table = table[~table["ward"].isin(["east", "west"])] if levels and OTHER in levels else table
+    columns: Any = {"ward": {"levels": levels, "reference": "north"} if levels else {"type": "category"}}
+    plan = Study(**CHOICES, columns=columns).plan_for(dict.fromkeys(SITES, table))
+    ward = dry_run(table, plan).columns[0]
+    assert ward.merged == ("few",)
+    assert ward.merged_into == "the reference level"  # four rows are too few for a level of rare ones
+    if levels:
+        merged = pd.Series(SiteRows(table, plan, b"").recoded().column("ward").to_pylist())
+        assert set(merged[(table["ward"] == "few").to_numpy()]) == {"north"}
+
+
+def test_a_table_that_does_not_fit_gets_reasons_and_no_sizes() -> None:
+    plan = Study(**CHOICES).plan_for(SITES)
+    found = dry_run(FRAME.drop(columns="age"), plan)
+    assert (found.phases, found.columns) == ((), ())
+    assert "has no column 'age'" in found.text()
+    words = dry_run(FRAME.assign(age="old"), plan)
+    assert [one.name for one in words.columns] == ["ward", "dose", "y"]
+    assert "'age' must hold numbers" in words.text()
+
+
+def test_open_sums_and_budgets_say_so() -> None:
+    plan = Study(**CHOICES, sums="open").plan_for(SITES)
+    assert "open: the coordinator reads this site's numbers" in dry_run(SITES["site-0"], plan).text()
+    columns: Any = {"dose": {"range": [0, 60]}, "y": {"levels": ["ill", "well"]}}
+    private = Plan(**CHOICES, sites=("a", "b", "c"), epsilon=1.0, delta=1e-5, rows=9000, columns=columns)
+    assert [one.phase for one in dry_run(FRAME, private).phases] == ["noisy"]

@@ -21,6 +21,7 @@ from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess, SiteProblems
 from fedscaffold.models.private import PrivateFit
+from fedscaffold.privacy.budget import PrivacyBudget
 from fedscaffold.privacy.grid import CLIP, clipped_sum
 from fedscaffold.privacy.plan import plan_budget
 from tests.models.test_private_families import patients
@@ -245,9 +246,7 @@ def test_budgets_are_for_all_studies_together(tmp_path: Path) -> None:
 def test_nothing_is_computed_before_it_is_paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = members(tmp_path)["bonn"]
     monkeypatch.setattr(SiteRows, "problem", property(lambda rows: pytest.fail("rows were read")))
-    monkeypatch.setattr(
-        private.PrivacyBudget, "spend", lambda budget, steps: (_ for _ in ()).throw(fs.InvalidInput("no"))
-    )
+    monkeypatch.setattr(PrivacyBudget, "spend", lambda budget, steps: (_ for _ in ()).throw(fs.InvalidInput("no")))
     plan = study().plan_for(tables())
     with pytest.raises(SiteProblems, match="privacy"):
         conduct(plan, InProcess({**members(tmp_path), "bonn": site}))
@@ -302,7 +301,7 @@ def test_one_row_changes_no_other_rows_code() -> None:
     plan = study(columns=columns, min_cell=5).plan_for(tables())
     coded = [SiteRows(one, plan, b"").problem.x for one in (table, other)]
     assert (coded[0] != coded[1]).any(axis=1).sum() == 1
-    missing = table.assign(sex=[None, *table["sex"][1:]])
+    missing = table.assign(sex=table["sex"].where(table.index > 0))
     assert SiteRows(missing, plan, b"").problem.x[0, 1] == 0.0
 
 
@@ -330,7 +329,7 @@ def test_many_sites_learn_something_that_protects_each_of_them() -> None:
     from sklearn.metrics import roc_auc_score
 
     sites = {f"s{k}": visits(k, 99).drop(columns=["site", "unused"]) for k in range(60)}
-    found = study(protect="sites", epsilon=8.0, delta=1e-3).run(sites)
+    found: Any = study(protect="sites", epsilon=8.0, delta=1e-3).run(sites)
     test = visits(1000, 3000)
     auc = roc_auc_score(test["ill"] == "yes", found.model.predict_proba(test)[:, 1])
     assert auc > 0.75

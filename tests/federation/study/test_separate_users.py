@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscaffold.federation import SitePolicy, StudySettings
+from fedscaffold.federation import Plan, Study
 from fedscaffold.federation.client.files import SiteFolder
-from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import StudySite
-from fedscaffold.federation.study.study import InProcess, conduct_study
+from fedscaffold.federation.study.study import conduct
+from fedscaffold.federation.study.transport import InProcess
 from tests.federation.study.tables import TABLES, deal
 
 NOBODY = 65534
-RULES = SiteRules(by_the_clock=False)
 
 
 class Piped:
@@ -30,7 +29,7 @@ class Piped:
     def __init__(self, pipe: Any, sites: Sequence[str]) -> None:
         self.pipe, self.sites, self.last_seconds = pipe, list(sites), 1.0
 
-    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         self.pipe.send({site: (dict(p.values), dict(p.arrays)) for site, p in requests.items()})
         return {site: Payload(*reply) for site, reply in self.pipe.recv().items()}
 
@@ -38,7 +37,7 @@ class Piped:
         self.exchange(requests)
 
 
-def coordinate(pipe: Any, sites: Sequence[str], tables: Sequence[Path], folder: Path) -> None:
+def coordinate(pipe: Any, plan: Plan, tables: Sequence[Path], folder: Path) -> None:
     """What the coordinator's process does, as a user who may not read the tables."""
     opened: list[str] = []
     sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
@@ -52,7 +51,7 @@ def coordinate(pipe: Any, sites: Sequence[str], tables: Sequence[Path], folder: 
             except PermissionError:
                 refused += 1
         opened.clear()
-    result = conduct_study(Piped(pipe, sites), StudySettings(target="y"), folder=folder)
+    result = conduct(plan, Piped(pipe, plan.sites), folder=folder)
     result.save(folder)
     pipe.send((np.asarray(result.theta), opened, refused))
 
@@ -66,29 +65,32 @@ def test_a_user_who_may_not_read_any_table_conducts_the_study(tmp_path_factory: 
         if parent == Path(tempfile.gettempdir()):
             break
         parent.chmod(0o711)
-    members, files = {}, []
+    files: list[Path] = []
     for name, table in frames.items():
         home = base / name
         home.mkdir(mode=0o700)
         files.append(home / "visits.parquet")
         table.to_parquet(files[-1], index=False)
         files[-1].chmod(0o600)
-        members[name] = StudySite(
-            name=name, table=TableFile(files[-1]), rules=RULES, policy=SitePolicy.for_simulation(),
-            store=SiteFolder(home / "site"),
-        )  # fmt: skip
+    plan = Study(target="y").plan_for(frames)
+
+    def sites(which: str) -> dict[str, StudySite]:
+        """Sites that start with nothing."""
+        return {
+            name: StudySite(name=name, table=TableFile(file), store=SiteFolder(base / name / which))
+            for name, file in zip(frames, files, strict=True)
+        }
+
     # the same study in this process, which also loads all modules: the other user may not be allowed to
-    same = conduct_study(InProcess(members), StudySettings(target="y"), folder=base / "here")
+    same = conduct(plan, InProcess(sites("here")), folder=base / "here")
     same.save(base / "here")
-    folder = base / "coordinator"
+    members, folder = sites("there"), base / "coordinator"
     folder.mkdir(mode=0o700)
     root = os.geteuid() == 0
     if root:
         os.chown(folder, NOBODY, NOBODY)
     here, there = multiprocessing.get_context("fork").Pipe()
-    process = multiprocessing.get_context("fork").Process(
-        target=coordinate, args=(there, list(members), files, folder)
-    )
+    process = multiprocessing.get_context("fork").Process(target=coordinate, args=(there, plan, files, folder))
     process.start()
     there.close()
     try:

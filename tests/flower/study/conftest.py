@@ -1,13 +1,17 @@
 import pytest
-from flwr.supercore.task_identity import TaskIdentity
 
-from fedscaffold.flower.study import transport as transport_module
+from fedscaffold.federation import post, remote
+from fedscaffold.flower.study import node, run
+from tests.federation.conftest import no_waiting_for_disks
+
+__all__ = ["no_waiting_for_disks"]
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server's process by the names that Flower gives it, which waits for no answer longer than it must."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-    for name in ("POLL_INTERVAL", "DISCOVER_INTERVAL", "ASK_AGAIN"):
-        monkeypatch.setattr(transport_module, name, 0.001)
+    """Wait for nobody longer than needed."""
+    for module, name, seconds in (
+        (post, "POLL", 0.005), (post, "LONGEST_POLL", 0.02), (remote, "ASK_AGAIN", 0.05), (node, "RETRY", 0.1),
+        (node, "LINGER", 0.3), (remote, "DELIVER_SECONDS", 5.0), (run, "STOP_SECONDS", 2.0),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, seconds)

@@ -1,5 +1,6 @@
 """A study of real processes on this machine, each person's commands as subprocesses."""
 
+import json
 import os
 import subprocess
 import sys
@@ -83,17 +84,32 @@ class Commands:
     # a whole study
 
     def new(self, *options: object, sites: Sequence[str] = SITES) -> None:
-        words = ["--target", "diagnosis", "--address", f"127.0.0.1:{self.port}", *options]
+        words = [
+            "--target",
+            "diagnosis",
+            "--like",
+            f"{sites[0]}.csv",
+            "--address",
+            f"127.0.0.1:{self.port}",
+            *options,
+        ]
         self.run("new", "study", "new", "study.toml", "--site", ",".join(sites), *words)
 
-    def join(self, site: str) -> None:
-        self.start(site, "study", "join", f"{site}.invite", "--data", f"{site}.csv", "--accept", "auto")
+    def join(self, site: str, *options: object) -> None:
+        self.start(
+            site, "study", "join", f"study-{site}.invite", "--data", f"{site}.csv", "--accept", "auto", *options
+        )
 
     def accept(self, sites: Sequence[str] = SITES) -> None:
-        keys = [self.folder / f"{site}-site" / f"{site}.pub" for site in sites]
+        keys = [self.folder / f"study-{site}" / f"{site}.pub" for site in sites]
         self.wait_until(lambda: all(key.exists() and key.stat().st_size for key in keys))
         self.run("accept", "study", "accept", "study.toml", *keys)
 
     def write_tables(self, tables: dict[str, pd.DataFrame]) -> None:
         for site, table in tables.items():
             table.to_csv(self.folder / f"{site}.csv", index=False)
+
+    def theta(self) -> list[float]:
+        """The model that the coordinator kept."""
+        found: list[float] = json.loads((self.folder / "out" / "for-sites.json").read_text())["theta"]
+        return found

@@ -1,24 +1,24 @@
-"""A study whose sites are folders on disk, answered through Flower's messages without processes."""
+"""A study whose coordinator and sites are folders on disk, and whose sites answer in threads of this process."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedscaffold.federation import StudySettings
-from fedscaffold.federation.signing import Signer
-from fedscaffold.federation.study.report.status import StatusBoard
-from fedscaffold.federation.study.result import StudyResult
-from fedscaffold.federation.study.study import conduct_study
-from fedscaffold.flower.keys import key_in_hexadecimal
-from fedscaffold.flower.study.app import client
-from fedscaffold.flower.study.invite import Invite, write_invites
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.post import PostTransport, answer_post
+from fedscaffold.federation.study.rows import TableFile
+from fedscaffold.federation.study.study import Study, conduct
+from fedscaffold.flower.processes import free_port
+from fedscaffold.flower.study.fleet import FleetConnection
+from fedscaffold.flower.study.node import answer_flower
+from fedscaffold.flower.study.run import conduct_study
 from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
-from fedscaffold.flower.study.transport import FlowerTransport
-from tests.flower.grid import FakeGrid, Node
+from fedscaffold.flower.study.study_file import Invite, RunSettings, StudyFile, StudyFolder, write_invites
 
 SITES = ("bonn", "graz", "lyon")
 
@@ -32,60 +32,99 @@ def visits(seed: int, n: int = 60) -> pd.DataFrame:
     return pd.DataFrame({"age": age, "dose": rng.gamma(2.0, 3.0, n), "ward": ward, "ill": ill})
 
 
+def own_tables() -> dict[str, pd.DataFrame]:
+    return {site: visits(k) for k, site in enumerate(SITES)}
+
+
 class Deployment:
-    """Files of a coordinator and of sites, each in a folder of its own, and nodes that answer in this process."""
+    """Files of a coordinator and of sites, each in a folder of its own."""
 
     def __init__(
-        self, folder: Path, tables: Mapping[str, pd.DataFrame] | None = None, *, policy: str = "", **settings: Any
+        self,
+        folder: Path,
+        tables: Mapping[str, pd.DataFrame] | None = None,
+        *,
+        absent: str = "error",
+        **settings: Any,
     ) -> None:
-        self.folder = folder
-        tables = tables or {site: visits(k) for k, site in enumerate(SITES)}
-        self.sites = tuple(tables)
-        self.file = folder / "coordinator" / "pilot.toml"
-        self.file.parent.mkdir()
-        absent = {name: settings.pop(name) for name in ("missing_sites", "timeout") if name in settings}
-        self.study = StudyFile(
-            name="pilot", settings=StudySettings(**{"target": "ill", "evaluate": 0.2, **settings}),
-            sites=self.sites, missing=absent.get("missing_sites", "wait"), timeout=absent.get("timeout", 600.0),
-        )  # fmt: skip
+        self.folder, tables = folder, tables or own_tables()
+        self.sites, self.said = tuple(tables), list[str]()
+        self.file, self.out = folder / "coordinator" / "pilot.toml", folder / "coordinator" / "out"
+        self.file.parent.mkdir(parents=True)
+        self.plan = Study(**{"name": "pilot", "target": "ill", "l2": "auto", **settings}).plan_for(tables)
+        run: Any = {"absent": absent, "timeout": 20.0, "address": f"127.0.0.1:{free_port()}"}
+        self.study = StudyFile(self.plan, RunSettings(**run))
         self.file.write_text(self.study.text())
-        self.invites = dict(zip(tables, write_invites(self.file, list(tables)), strict=True))
-        self.nodes: list[Node] = []
-        self.grid = FakeGrid(client, self.nodes)
-        self.told: list[str] = []
         self.joined: dict[str, JoinedSite] = {}
-        self.policy = folder / "policy.toml" if policy else None
-        if self.policy is not None:
-            self.policy.write_text(policy)
-        for site, table in tables.items():
-            self.join(site, table)
+        for (site, table), invite in zip(tables.items(), write_invites(self.file), strict=True):
+            home = folder / site
+            home.mkdir()
+            table.to_csv(home / "visits.csv", index=False)
+            self.joined[site] = JoinedSite(home / "site", Invite.load(invite), TableFile(home / "visits.csv"))
+            self.joined[site].open()
+            StudyFolder(self.file).accept(self.plan, [str(self.joined[site].public_key)])
 
-    def join(self, site: str, table: pd.DataFrame) -> None:
-        """Write a site's table and folder; accept its key."""
-        home = self.folder / site
-        home.mkdir(exist_ok=True)
-        data = home / "visits.csv"
-        table.to_csv(data, index=False)
-        joined = JoinedSite(
-            folder=home / "site", invite=Invite.load(self.invites[site]), data=data, accept="auto",
-            policy=self.policy,
-        )  # fmt: skip
-        key = joined.save().read_text()
-        StudyFolder(self.file).accept(site, key)
-        self.joined[site] = joined
-        if site not in [node.config["site"] for node in self.nodes]:
-            public = bytes.fromhex(key_in_hexadecimal(key))
-            self.nodes.append(Node(len(self.nodes) + 1, {"folder": str(joined.folder), "site": site}, public))
+    @property
+    def keys(self) -> dict[str, str]:
+        return StudyFolder(self.file).accepted()
 
-    def conduct(self, **options: Any) -> StudyResult:
-        """What the ServerApp does."""
-        keys = {site: key_in_hexadecimal(key) for site, key in StudyFolder(self.file).accepted().items()}
-        leave_out = self.study.missing != "wait"
-        transport = FlowerTransport(
-            self.grid, sites=self.sites, keys=lambda: keys, signer=Signer(StudyFolder(self.file).signing_key),
-            leave_out_after=self.study.timeout if leave_out else None, board=StatusBoard(), tell=self.told.append,
-        )  # fmt: skip
-        return conduct_study(
-            transport, self.study.settings, name=options.pop("name", "pilot"), absent=self.study.missing,
-            folder=self.file.parent / "out", pause=0.0, **options,
-        )  # fmt: skip
+    @contextmanager
+    def answering(
+        self,
+        share: Path | None = None,
+        *,
+        sites: tuple[str, ...] | None = None,
+        meddle: Callable[[str, Payload], Payload] = lambda site, reply: reply,
+    ) -> Iterator[None]:
+        """Let sites answer in threads, over the network or by post, until the block ends or the study is over."""
+        left, failed = threading.Event(), list[BaseException]()
+
+        def serve(name: str) -> None:
+            joined = self.joined[name]
+            joined.over = ""
+            try:
+                site = joined.open()
+
+                def answer(request: Payload) -> Payload:
+                    return meddle(name, joined.answer(site, request))
+
+                def done() -> bool:
+                    return left.is_set() or bool(joined.over)
+
+                if share is not None:
+                    answer_post(share / "pilot", site=name, answer=answer, done=done)
+                    return
+                invite = joined.invite
+                connection = FleetConnection(address=invite.address, authority=invite.authority, key=site.key)
+                answer_flower(connection, answer=answer, done=done, say=self.said.append)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=serve, args=(name,), daemon=True) for name in sites or self.sites]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            left.set()
+            for thread in threads:
+                thread.join(30.0)
+        assert not failed
+
+    def conduct(self, share: Path | None = None) -> Any:
+        """Conduct the study as the coordinator's command does."""
+        return conduct_study(self.file, self.out, shared=share, say=self.said.append)
+
+    def post(self, share: Path, *, timeout: float | None = 20.0, **more: Any) -> PostTransport:
+        """Return the coordinator's transport by post."""
+        signer = StudyFolder(self.file).signer()
+        given = {"sites": self.sites, "keys": self.keys, "signer": signer, "timeout": timeout, **more}
+        return PostTransport(share / "pilot", say=self.said.append, **given)
+
+    def conduct_over(self, transport: Any) -> Any:
+        return conduct(self.plan, transport, keys=self.keys, folder=self.out)
+
+
+def of_one_process(**settings: Any) -> Any:
+    """The result of the same tables in one process."""
+    return Study(**{"name": "pilot", "target": "ill", "l2": "auto", **settings}).run(own_tables())

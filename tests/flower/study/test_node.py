@@ -1,70 +1,63 @@
 """A site's node whose connection loses messages."""
 
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.flower.study import node as node_module
+from fedscaffold.flower.study import node
+from fedscaffold.flower.study.fleet import Unreachable
 
 
-class OneMessage:
-    """A coordinator that has one message for a node, and hands it out once per activation."""
+class LossyConnection:
+    """A connection that loses its message, once per activation."""
+
+    address = "localhost:1"
 
     def __init__(self) -> None:
-        self.activated, self.handed_out = 0, 0
+        self.activated, self.left, self.closed = 0, 0, False
 
-    def ActivateNode(self, request: Any) -> Any:
+    def activate(self) -> None:
         self.activated += 1
-        return SimpleNamespace(node_id=7)
 
-    def DeactivateNode(self, request: Any) -> None:
-        return None
-
-    def PullMessages(self, request: Any) -> Any:
-        if self.handed_out == self.activated:
-            return SimpleNamespace(messages_list=[])
-        self.handed_out = self.activated
-        return SimpleNamespace(
-            messages_list=[SimpleNamespace(metadata=SimpleNamespace(run_id=1))],
-            message_object_trees=[SimpleNamespace(object_id="one")],
-        )
-
-    def SendNodeHeartbeat(self, request: Any) -> Any:
-        return SimpleNamespace(success=True)
-
-    PullObject = ConfirmMessageReceived = DeactivateNode
+    def deactivate(self) -> None:
+        self.left += 1
 
     def close(self) -> None:
-        pass
+        self.closed = True
+
+    def beat(self) -> bool:
+        return True
+
+    def fetch(self) -> Any:
+        raise Unreachable("a message was lost (object one is gone); connecting again")
 
 
 def test_a_message_that_is_lost_ends_the_connection_so_that_it_is_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    coordinator, told = OneMessage(), list[str]()
-    monkeypatch.setattr(f"{node_module.__name__}.FleetHttpClient.from_server_address", lambda *_: coordinator)
-    monkeypatch.setattr(node_module, "RETRY", 0.0)
-    monkeypatch.setattr(node_module, "LINGER", 0.0)
+    connection, said = LossyConnection(), list[str]()
+    monkeypatch.setattr(node, "RETRY", 0.0)
 
-    def loses(*arguments: Any, **more: Any) -> Any:
-        raise RuntimeError("object one is gone")
-
-    monkeypatch.setattr(node_module, "pull_and_inflate_object_from_tree", loses)
-    key = tmp_path / "key"
-    private = ec.generate_private_key(ec.SECP384R1())
-    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-
-    def never(read: Any) -> Payload:
+    def never(request: Payload) -> Payload:
         raise AssertionError("there is nothing to answer")
 
-    node = node_module.StudyNode(
-        address="localhost:1", authority="", private_key=key, answer=never, tell=told.append
+    lossy: Any = connection
+    node.answer_flower(lossy, answer=never, done=lambda: connection.activated == 3, say=said.append)
+    assert connection.left == 3
+    assert connection.closed
+    assert said.count("a message was lost (object one is gone); connecting again") == 2
+
+
+def test_a_coordinator_that_forgot_the_node_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart of the coordinator: heartbeats fail, and the node activates itself again."""
+    monkeypatch.setattr(node, "RETRY", 0.0)
+    monkeypatch.setattr(node, "SECONDS_PER_HEARTBEAT", 0.01)
+    connection, said = LossyConnection(), list[str]()
+    forgetful: Any = connection
+    forgetful.beat = lambda: False
+    forgetful.fetch = lambda: None
+    node.answer_flower(
+        forgetful, answer=lambda request: request, done=lambda: connection.activated == 3, say=said.append
     )
-    node.run(lambda: coordinator.activated == 3)
-    assert coordinator.handed_out == 2  # lost in two connections, and asked for again in each
-    assert "a message was lost (object one is gone); connecting again" in told
+    assert any("no longer knows this site" in sentence for sentence in said)

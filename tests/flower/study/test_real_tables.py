@@ -39,8 +39,8 @@ def test_studies_of_real_processes_equal_statsmodels(name: str, tmp_path: Path) 
     files = {site: tmp_path / f"{site}.parquet" for site in tables}
     for site, own in tables.items():
         own.to_parquet(files[site], index=False)
-    study = LocalStudy(tmp_path / "study", files, StudySettings(**settings), tell=print)
-    assert study.run(lambda status: None).state == "finished"
+    study = LocalStudy(tmp_path / "study", files, StudySettings(**settings), print)
+    assert study.run().reached
     found, wanted = pd.read_parquet(study.out / "coefficients.parquet"), fitted(name, "nonrobust")
     params, se, p = (np.ravel(np.asarray(own), order="F") for own in (wanted.params, wanted.bse, wanted.pvalues))
     assert (np.abs(found["coef"] - params) / se).max() < 1e-6

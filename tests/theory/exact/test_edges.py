@@ -46,7 +46,7 @@ def test_without_noise_every_method_of_the_family_has_the_plateau_zero(name: str
 @pytest.mark.parametrize("method", [Scaffold, FedAvg])
 def test_without_noise_the_curve_is_the_run(method: Any, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if many:
-        monkeypatch.setattr(law, "_few", lambda *_: False)
+        monkeypatch.setattr(law, "_cheapest", lambda *asked: (law.many_clients(*asked[:3]), 0.0))
     problem = make("ridge", (20, 30, 12, 25), 3, weights=(1.0, 2.0, 3.0, 0.5), seed=4)
     chosen = method(step_size=0.2, local_steps=25)
     mse = fs.run(problem, chosen, rounds=40, engine="reference", progress=False).mse[0]
@@ -100,7 +100,7 @@ def test_ridge_by_a_basis_of_symmetric_matrices(
     method: Any, gamma: float, H: int, batch_size: int, weights: Any, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if many:
-        monkeypatch.setattr(law, "_few", lambda *_: False)
+        monkeypatch.setattr(law, "_cheapest", lambda *asked: (law.many_clients(*asked[:3]), 0.0))
     problem = make("ridge", dim=2, weights=weights)
     assert isinstance(problem, Ridge)
     full, mean = ridge_covariance(problem, gamma, H, batch_size, scaffold=method is Scaffold)

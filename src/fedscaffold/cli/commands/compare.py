@@ -16,7 +16,7 @@ from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.models.planning.planned import prepare_problem
+from fedscaffold.models.prepare import prepare_problem
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.problems.paper import L2
 
@@ -76,7 +76,7 @@ def command(
         whole_number("repetitions", repetitions, least=1)
         batch = tables.parse_batch(batch_size or ("10" if data is None else "auto"))
         sizes = [] if step_size is None else options.numbers_of("--step-size", step_size, float)
-        lengths = options.lengths_of(local_steps)
+        lengths = options.numbers_of("--local-steps", local_steps, int, least=1)
         unknown = {"smoothness": lambda: 1e100, "strong_convexity": lambda: 1e-100}  # before there is a problem
         _methods(method, sizes or [1.0], lengths, unknown)  # rejects a wrong method before data are made
         options.check_figure(plot)
@@ -86,7 +86,7 @@ def command(
             numbers = options.numbers_of("--clients", clients, int)
             problems = _nested(options.paper_problem(problem), numbers, l2=table.table.get("l2", L2), seed=seed)
         else:
-            prepared = prepare_problem(table.open(data), table.fit_settings(batch_size=batch, seed=seed))
+            prepared = prepare_problem(table.open(data), table.fit_settings())
             problems = [prepared.problem]
             targets = targets or ([prepared.target_mse] if record == "mse" else [])
         largest: Problem = problems[-1]

@@ -1,15 +1,15 @@
-"""`fedscaffold fit`: a table with a client column becomes a model, its trace and a page about it."""
+"""`fedscaffold fit`: a table with a client column becomes a model with standard errors, and a page about it."""
 
 import shlex
-import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedscaffold.cli import table_options as tables
-from fedscaffold.cli.errors import RESUMABLE, refusals
+from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import print_table
 from fedscaffold.core.display import progress_bar
 from fedscaffold.core.errors import InvalidInput
@@ -19,11 +19,11 @@ from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.data.public import Bounds
 from fedscaffold.data.tables import pick_all
 from fedscaffold.models import folder
-from fedscaffold.models.planning.planned import TOLERANCE
+from fedscaffold.models.fit import MODEL, TOLERANCE, Fit, fit
+from fedscaffold.models.from_data import DROPPED
+from fedscaffold.models.metrics import model_metrics
 from fedscaffold.models.private import private_fit
-from fedscaffold.models.report import FitReport
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
-from fedscaffold.reports.page import fmt
 
 PRIVACY = "privacy.txt"
 PRIVATE = {
@@ -35,84 +35,93 @@ EXAMPLES = (
     "  fedscaffold fit visits.csv --target readmitted --client hospital --out model\n\n"
     "  fedscaffold fit sales.parquet --target revenue --client shop --test new.parquet --out model\n\n"
     "  fedscaffold fit visits.csv --target ill --client hospital --epsilon 3 --bounds bounds.toml --out model\n\n"
-    "  fedscaffold fit visits.csv --target days --client hospital --set min_rows=1 --set rounds=50 --out model\n\n"
+    "  fedscaffold fit visits.csv --target days --client hospital --trainer newton --set min_rows=1 --out m\n\n"
     "--set takes every other parameter of fedscaffold.fit: columns (categorical, reference, dates, exposure, "
-    "offset, weight), limits (min_rows, max_categories), CSV files (delimiter, decimal, encoding), the run "
-    "(batch_size, step_size, local_steps, rounds, seed, close, dispersion, client_intercepts), the privacy budget "
-    "(delta, clip).\n\n"
-    "The folder gets model.json, trace.npz and report.html. The same command resumes after an interruption."
+    "offset, weight), limits (min_rows, max_categories), CSV files (delimiter, decimal, encoding), the training "
+    "(max_exchanges, client_intercepts, dispersion, engine), the privacy budget (delta, clip, step_size, "
+    "local_steps, rounds).\n\n"
+    "The folder gets model.json, summary.txt, coefficients, results.json, report.html, and the sums from which "
+    "fedscaffold.models.load computes other standard errors."
 )
+MORE = (*tables.FIT_SETTINGS, *tables.BUDGET_SETTINGS, "cache_dir", *DROPPED)
 
 
-@tables.with_table_options(more=(*tables.FIT_SETTINGS, "delta", "clip", "cache_dir"))
+@tables.with_table_options(more=MORE)
 def command(
     context: typer.Context,
     data: tables.Data,
     table: tables.TableFlags,
-    out: Annotated[Path, typer.Option(help="Folder for the model, the trace and the report.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model, its coefficients and the report.")],
+    trainer: Annotated[
+        str, typer.Option(help="newton (few coefficients), scaffold (many), or auto, the faster one.")
+    ] = "auto",
     tolerance: tables.Tolerance = TOLERANCE,
     test: Annotated[Path | None, typer.Option(help="A table of other rows, to score the model on.")] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
+        bool, typer.Option("--overwrite", help="Replace the model that the folder holds.")
     ] = False,
     epsilon: tables.Epsilon = None,
     bounds: tables.BoundsFile = None,
 ) -> None:
-    """Fit one model to a table whose rows belong to clients, as a federation would.
+    """Fit one model to a table whose rows belong to clients, as a study would.
 
-    Numbers are standardised, text becomes categories, there is an intercept, and clients count by their rows. Step
-    size, local steps and rounds are chosen so that the model comes within --tolerance of the one that pooled data
+    Numbers are standardised, text becomes categories, there is an intercept, and clients count by their rows. The
+    model is trained from sums over clients, and certified to be within --tolerance of the one that pooled data
     would give. A Parquet table that would take more than a quarter of the memory is kept in the folder 'cache'
     of --out unless --set cache_dir=FOLDER is given.
 
     With --epsilon the model protects every row: gradients are clipped and get noise, columns are coded by
     --bounds, and nothing else is computed from the rows. The folder then gets model.json and privacy.txt.
     """
-    if epsilon is not None:
-        with refusals(interrupted="nothing was written"):
+    with refusals(interrupted="nothing was written"):
+        for name in table.settings:
+            if name in DROPPED:
+                raise InvalidInput(f"fit has no {name}: {DROPPED[name]}")
+        if epsilon is not None:
             given = tables.given_options(context) | set(table.settings)
             refuse_beside_epsilon(dict.fromkeys(name for name in sorted(given - PRIVATE)), {})
             planned = {name: table.settings.get(name) for name in tables.BUDGET_SETTINGS}
             _fit_privately(data, table, out, PrivacySettings(epsilon=epsilon, **planned), bounds, overwrite)
-        return
-    with refusals(interrupted=RESUMABLE):
-        for name in ("delta", "clip", "bounds"):
+            return
+        for name in (*tables.BUDGET_SETTINGS, "bounds"):
             if name in table.settings or (name == "bounds" and bounds is not None):
                 raise InvalidInput(f"{name} requires epsilon=...")
-        settings = table.fit_settings(tolerance=tolerance)
+        chosen: Any = trainer
+        settings = table.fit_settings(tolerance=tolerance, trainer=chosen)
         is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None:
             if settings.client_intercepts:
                 raise InvalidInput("test=... does not support client_intercepts, which the model does not hold")
             is_parquet(existing_file(test))
-        with folder.output_folder(out):
-            began, cache_dir, opener = time.perf_counter(), table.cache_dir, partial(table.open, data)
+        with folder.output_folder(out, overwrite=overwrite):
             with progress_bar("Reading the table", None):
-                problem = folder.open_with_cache(opener, out, cache_dir=cache_dir, overwrite=overwrite)
-            seconds = time.perf_counter() - began
-            kind = tables.describe_kind(problem, table.table.get("kind"))
-            typer.echo(f"Model: {kind}")
+                problem = folder.open_with_cache(
+                    partial(table.open, data), out, cache_dir=table.cache_dir, overwrite=overwrite
+                )
+            typer.echo(f"Model: {tables.describe_kind(problem, table.table.get('kind'))}")
             if in_file(problem.x):
                 typer.echo(
                     f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from "
-                    f"{cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer needed."
+                    f"{table.cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer "
+                    "needed."
                 )
-            report = folder.fit_in_folder(
-                problem,
-                settings,
-                out,
-                data=data,
-                kind=kind,
-                missing=table.table.get("missing", "error"),
-                command=shlex.join(context.meta["words"]),
-                test=test,
-                text=tables.csv_format(table.settings),
-                overwrite=overwrite,
-                reading_seconds=seconds,
-                announce=typer.echo,
-            )
-    _print(report)
-    typer.echo(f"Model, trace and report are in {out}")
+            with progress_bar("Training", None):
+                found = fit(problem, settings=settings, name=data.name)
+            command_line = shlex.join(context.meta["words"])
+            found = replace(found, notes=(*found.notes, f"This page was made by: {command_line}"))
+            if test is not None:
+                found = replace(found, evaluation={str(test): _scores(found, test, table)})
+            found.save(out)
+    _print(found)
+    typer.echo(f"Model, coefficients and report are in {out}")
+
+
+def _scores(found: Fit, test: Path, table: tables.TableFlags) -> dict[str, float]:
+    """Return metrics of the model on the rows of another file."""
+    try:
+        return model_metrics(found.model, read_table(test, tables.csv_format(table.settings)))
+    except InvalidInput as error:
+        raise InvalidInput(f"{test}: {error}") from None
 
 
 def _fit_privately(
@@ -128,36 +137,32 @@ def _fit_privately(
     known = Bounds.parse(
         file, target=table.target, kind=given.get("kind"), categorical=given.get("categorical", ())
     )
-    with folder.output_folder(out):
-        if not overwrite and (out / folder.MODEL).exists():
-            raise InvalidInput(f"{out} holds a model already; {folder.OVERWRITE}")
+    with folder.output_folder(out, overwrite=overwrite):
         rows = read_table(data, tables.csv_format(table.settings))
         pick_all(rows.column_names, [table.client, *known.columns])
         l2 = given.get("l2", "auto")
         found = private_fit(rows, bounds=known, client=table.client, settings=settings, l2=l2)
         write_text(out / PRIVACY, found.explain() + "\n")
-        found.model.save(out / folder.MODEL)
+        found.model.save(out / MODEL)
     values = ((name, f"{value:.4g}") for name, value in found.model.named_coefficients)
     print_table(f"A private model of {table.target}", values, header=("column", "coefficient"))
     typer.echo(f"{found.explain()}\nThe model and this text are in {out}")
 
 
-def _print(report: FitReport) -> None:
-    facts = (*list(report.data.items())[:2], *list(report.cost.items())[:2])
-    print_table(f"A federated model of {report.fit.model.encoding.target}", facts)
-    scores, known = report.comparison.scores, [("", report.metrics), ("test ", report.test_metrics)]
-    names = list(report.metrics[scores[0].name])[:2]
-    found = [(f"{prefix}{name}", name, values) for prefix, values in known if values for name in names]
-    rows = (
-        (
-            each.name,
-            f"{each.loss:.5g}",
-            each.distance_text,
-            *(fmt(of[each.name].get(name)) for _, name, of in found),
-        )
-        for each in scores
+def _print(found: Fit) -> None:
+    """Print coefficients, then how they were found and how close they are to those of pooled data."""
+    if found.has_standard_errors:
+        typer.echo(f"A federated model of {found.coding.encoding.target}\n{found.summary()}")
+    else:
+        values = ((name, f"{value:.4g}") for name, value in found.model.named_coefficients)
+        title = f"A federated model of {found.coding.encoding.target}"
+        print_table(title, values, header=("column", "coefficient"))
+    for name, metrics in found.evaluation.items():
+        print_table(f"Scores on {name}", ((metric, f"{value:.4g}") for metric, value in metrics.items()))
+    for note in found.trained.notes:
+        typer.echo(note)
+    typer.echo(
+        f"After {found.rounds:,} exchanges with {len(found.sites):,} clients the coefficients are certified to be "
+        f"at most {found.distance_text} away from those of pooled data, "
+        f"{'within' if found.reached else 'NOT within'} the tolerance of {found.settings.tolerance}."
     )
-    header = ("model", "loss", "distance", *(title for title, _, _ in found))
-    print_table("Scaffold, FedAvg and pooled data", rows, header=header)
-    phases = ", ".join(f"{name} {seconds}" for name, seconds in report.time.items())
-    typer.echo(f"{report.headline}\nTime: {phases}")

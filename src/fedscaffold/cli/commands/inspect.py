@@ -5,8 +5,8 @@ import typer
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import print_table
+from fedscaffold.models.fit import TOLERANCE
 from fedscaffold.models.heterogeneity import ClientsReport, inspect_clients
-from fedscaffold.models.planning.planned import TOLERANCE
 
 EXAMPLES = "Example:\n\n  fedscaffold inspect visits.csv --target readmitted --client hospital"
 
@@ -31,7 +31,7 @@ def command(
 
 
 def _print_clients(found: ClientsReport) -> None:
-    problem, counts, most = found.planned.problem, found.class_counts, 20
+    problem, counts, most = found.prepared.problem, found.class_counts, 20
     names = [str(each) for each in (problem.classes or ())[:5]]
     rows = []
     for c in range(min(problem.n_clients, most)):
@@ -47,17 +47,17 @@ def _print_clients(found: ClientsReport) -> None:
 
 
 def _print_differences(found: ClientsReport) -> None:
-    planned, spread, fedavg, pooled = found.planned, found.heterogeneity, found.fedavg, found.pooled
-    sampled = "" if spread.sampled == planned.problem.n_clients else f" (from {spread.sampled:,} clients)"
-    method = planned.method
-    own_units = "" if planned.loss_scale == 1.0 else "; the loss in the target's own units"
+    prepared, spread, plan = found.prepared, found.heterogeneity, found.plan
+    sampled = "" if spread.sampled == prepared.problem.n_clients else f" (from {spread.sampled:,} clients)"
+    pooled, method = found.loss(prepared.optimum), plan.method
+    own_units = "" if prepared.loss_scale == 1.0 else "; the loss in the target's own units"
     facts = (
         ("ζ₁, spread of gradients at the optimum", f"{spread.zeta1:.4g}"),
         ("ζ₂, spread of Hessians at the optimum", f"{spread.zeta2:.4g}{sampled}"),
         ("condition number", f"{spread.condition_number:.4g}"),
-        ("plan", f"γ = {method.step_size:.3g}, H = {method.local_steps}, T = {planned.rounds:,}"),
-        ("FedAvg's distance to the optimum, relative", f"{fedavg.relative_distance:.2%}"),
-        ("FedAvg's loss above the optimum's", f"{fedavg.loss - pooled.loss:.3g} (of {pooled.loss:.4g})"),
-        ("Scaffold's distance, planned for", f"{found.tolerance:.2%}"),
+        ("plan", f"γ = {method.step_size:.3g}, H = {method.local_steps}, T = {plan.rounds:,}"),
+        ("FedAvg's distance to the optimum, relative", f"{prepared.relative_distance(found.fedavg):.2%}"),
+        ("FedAvg's loss above the optimum's", f"{found.loss(found.fedavg) - pooled:.3g} (of {pooled:.4g})"),
+        ("Scaffold's distance, planned for", f"{prepared.aim:.2%}"),
     )
     print_table("How different clients are", facts, caption="for standardised columns" + own_units)

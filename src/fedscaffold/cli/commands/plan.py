@@ -11,9 +11,17 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.core import display
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput, OutOfReach
-from fedscaffold.models.planning.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
-from fedscaffold.models.planning.planned import TOLERANCE, out_of_reach, prepare_problem
+from fedscaffold.models.fit import TOLERANCE
+from fedscaffold.models.prepare import prepare_problem
 from fedscaffold.planning import Plan, Plans, plan
+from fedscaffold.planning.batches import (
+    MAX_ROUNDS,
+    automatic_batch,
+    candidate_batches,
+    costs_in_seconds,
+    fastest_plan,
+    out_of_reach,
+)
 from fedscaffold.planning.planner import GRADIENT_COST, ROUND_COST
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
@@ -99,12 +107,11 @@ def command(
             name, optimum = problem, None
         else:
             batching = tables.parse_batch(batch_size or "auto")
-            settings = table.fit_settings(tolerance=tolerance, batch_size=batching)
-            prepared = prepare_problem(table.open(Path(what)), settings)
+            prepared = prepare_problem(table.open(Path(what)), table.fit_settings(tolerance=tolerance))
             name, made, optimum = table.target, prepared.problem, prepared.optimum
-            batch, squared_error = prepared.batch_size, prepared.target_mse
-            mode = mode or "first_order"
-            sizes = settings.batches_for(made)
+            batch = automatic_batch(made.sizes) if batching == "auto" else batching
+            squared_error, mode = prepared.target_mse, mode or "first_order"
+            sizes = candidate_batches(made.sizes) if batching == "auto" else [batch]
             if mode == "first_order" and len(sizes) > 1:
                 try:
                     batch = fastest_plan(made, sizes, target_mse=squared_error, optimum=optimum).batch_size
@@ -112,7 +119,7 @@ def command(
                     raise out_of_reach(error, prepared.aim) from None
                 typer.echo(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
             limits = {"max_rounds": MAX_ROUNDS, **limits}
-            if "round_cost" not in given:  # as `fit` plans
+            if "round_cost" not in given:  # predicted for tables
                 costs = costs_in_seconds(made, batch)
         costs = costs or {"round_cost": round_cost, "gradient_cost": GRADIENT_COST}
         names = None if methods is None else [name.strip() for name in methods.split(",")]

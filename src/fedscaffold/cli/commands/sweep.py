@@ -51,7 +51,7 @@ def command(
             dim = whole_number("dim", arguments.get("dim", 20), least=1, most=10**6)
             arguments["spectrum"] = [np.full(dim, positive("spectrum", arguments["spectrum"]))]
         sizes = options.numbers_of("--step-size", step_size or "", float)
-        lengths = options.lengths_of(local_steps)
+        lengths = options.numbers_of("--local-steps", local_steps, int, least=1)
         methods = [
             candidate
             for text in method or ["scaffold"]

@@ -22,18 +22,8 @@ def __dir__() -> list[str]:
 class Library:
     """A published library with a Scaffold, at the version that its adapter was written for.
 
-    Attributes
-    ----------
-    adapter
-        The class in the library's module of this folder.
-    release
-        The library's package and version, which is installed without its dependencies.
-    needs
-        The packages that the checked parts import, with versions, as arguments of pip install; pip adds their
-        dependencies. Most libraries require much more, from web servers to GPU code, and would take many times
-        longer to install.
-    implements
-        The parts of the library that are checked.
+    Most libraries require much more than the checked parts need, from web servers to GPU code, and would take many
+    times longer to install.
 
     Examples
     --------
@@ -42,10 +32,10 @@ class Library:
     'declearn'
     """
 
-    adapter: str
-    release: str
-    needs: str
-    implements: str
+    adapter: str  # the class in the library's module of this folder
+    release: str  # package and version, which is installed without its dependencies
+    needs: str  # packages that the checked parts import, as arguments of pip install
+    implements: str  # the parts of the library that are checked
 
     @property
     def version(self) -> str:

@@ -20,33 +20,17 @@ from fedscaffold.engines.jax_.stream import Place, step_noise, with_replacement,
 DRAWN_AT_ONCE = 256  # words per client, about; fewer are slow to make, more are wasted on short rounds
 
 
-def _ridge(z: Any, y: Any) -> Any:
-    return z - y
-
-
-def _logistic(z: Any, y: Any) -> Any:
-    return -y * jax.nn.sigmoid(-y * z)
-
-
-def _poisson(z: Any, y: Any) -> Any:
-    return jnp.exp(z) - y
-
-
-def _gamma(z: Any, y: Any) -> Any:
-    return 1.0 - y * jnp.exp(-z)
-
-
 def _multinomial(z: Any, y: Any) -> Any:
     return jax.nn.softmax(z) - jax.nn.one_hot(y.astype(jnp.int32), z.shape[1], dtype=z.dtype)
 
 
 # of (θ, batch, weights of its records, None for 1/B each); hashable, so that runs with the same one share code
 Gradient = Callable[[Any, Any, Any], Any]
-SLOPES = {  # ℓ'(z, y) of each record, by kind
-    "ridge": _ridge,
-    "logistic": _logistic,
-    "poisson": _poisson,
-    "gamma": _gamma,
+SLOPES: dict[str, Callable[[Any, Any], Any]] = {  # ℓ'(z, y) of each record, by kind
+    "ridge": lambda z, y: z - y,
+    "logistic": lambda z, y: -y * jax.nn.sigmoid(-y * z),
+    "poisson": lambda z, y: jnp.exp(z) - y,
+    "gamma": lambda z, y: 1.0 - y * jnp.exp(-z),
     "multinomial": _multinomial,
 }
 

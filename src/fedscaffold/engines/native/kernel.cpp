@@ -11,29 +11,23 @@
 
 namespace {
 
-/* ------------------------------------------------- losses: the derivative in the margin */
-struct Ridge { INLINE Double4 slope(Double4 margin, Double4 y) { return margin - y; } };
-struct Logistic { INLINE Double4 slope(Double4 margin, Double4 y) { return -y / (1.0 + exponential(y * margin)); } };
-struct Poisson { INLINE Double4 slope(Double4 margin, Double4 y) { return exponential(margin) - y; } };
-struct Gamma { INLINE Double4 slope(Double4 margin, Double4 y) { return 1.0 - y * exponential(-margin); } };
+/* ------------------------------------------------- losses: the derivative in the margin, of a vector of records */
+struct Ridge { template <class V> INLINE V slope(V margin, V y) { return margin - y; } };
+struct Logistic { template <class V> INLINE V slope(V margin, V y) { return -y / exponential(y * margin, 1); } };
+struct Poisson { template <class V> INLINE V slope(V margin, V y) { return exponential(margin) - y; } };
+struct Gamma { template <class V> INLINE V slope(V margin, V y) { return 1 - y * exponential(-margin); } };
 
-template <class L> INLINE Double4 slope(Double4 margin, Double4 y) { return L::slope(margin, y); }
-template <class L> INLINE Float8 slope(Float8 margin, Float8 y) {
-    return joined(L::slope(half(margin, 0), half(y, 0)), L::slope(half(margin, 1), half(y, 1)));
-}
-template <> inline INLINED Float8 slope<Ridge>(Float8 margin, Float8 y) { return margin - y; }
 template <class V> INLINE V slope_of(Int loss, V margin, V y) {
     switch (loss) {
-    case RIDGE: return slope<Ridge>(margin, y);
-    case LOGISTIC: return slope<Logistic>(margin, y);
-    case POISSON: return slope<Poisson>(margin, y);
-    default: return slope<Gamma>(margin, y);
+    case RIDGE: return Ridge::slope(margin, y);
+    case LOGISTIC: return Logistic::slope(margin, y);
+    case POISSON: return Poisson::slope(margin, y);
+    default: return Gamma::slope(margin, y);
     }
 }
-INLINE Double4 exponentials(Double4 x) { return exponential(x); }
-INLINE Float8 exponentials(Float8 x) { return joined(exponential(half(x, 0)), exponential(half(x, 1))); }
 
 constexpr Int LINE = 64; /* bytes of a cache line */
+constexpr Int LEAD = 4;  /* steps between fetching a single record and using it */
 
 /* ------------------------------------------------- what steps work on */
 enum Column { TARGET, OFFSET, WEIGHT, LIMIT, AT_ANCHOR, COLUMNS };
@@ -41,11 +35,10 @@ enum Column { TARGET, OFFSET, WEIGHT, LIMIT, AT_ANCHOR, COLUMNS };
 template <class T> struct Run { /* shared by all clients of a call */
     const Job &job;
     Int vectors, tall, split, tail; /* of a row: vectors, their numbers, those before the last vector, where that begins */
-    Int batch, pad, block;          /* records of a step, room for them in lists, and how many fit the first-level cache */
+    Int batch, block;               /* records of a step, and how many fit the first-level cache */
+    Int span, step, stride;         /* places in lists: of a client's rows, of a step's columns, of a class's slopes */
     Word4 mask;                     /* of the last vector's own numbers */
     T scale, *decay;
-    Int decay_step;                 /* 0 if all coordinates decay alike, so that one vector is read for all of a long row */
-    template <int NV> INLINED Vector<T> decay_of(Int v) const { return read(decay + v * (NV > 0 ? LANES<T> : decay_step)); }
     Int place(Int i) const { return i < split ? i : i - tail + split; } /* of coordinate i in a model */
 };
 
@@ -70,19 +63,20 @@ template <class T, bool LISTED> struct Rows {
 };
 
 template <int N> struct Size { static constexpr int n = N; };
-template <class F> INLINE void in_groups(Int n, F f) { /* of eight records, then four, two and one */
-    Int b = 0;
-    for (; b + 8 <= n; b += 8) f(b, Size<8>());
-    if (n & 4) f(b, Size<4>()), b += 4;
-    if (n & 2) f(b, Size<2>()), b += 2;
-    if (n & 1) f(b, Size<1>());
+template <int MOST, class F> INLINE void in_groups(Int begin, Int end, F f) { /* of MOST, then of half as many, ..., then single ones */
+    for (; begin + MOST <= end; begin += MOST) f(begin, Size<MOST>());
+    if constexpr (MOST > 1) in_groups<MOST / 2>(begin, end, f);
 }
-template <int NV, class T, class F> INLINE void for_vectors(const Run<T> &run, F f) {
-    if constexpr (NV > 0) { UNROLL for (int v = 0; v < NV; v++) f(v, v + 1 < NV ? v * LANES<T> : run.tail); }
+template <int BEGIN, int END, int MOST, class F> INLINE void in_fixed_groups(F f) { /* the same, known to the compiler */
+    if constexpr (BEGIN + MOST <= END) f(Size<BEGIN>(), Size<MOST>()), in_fixed_groups<BEGIN + MOST, END, MOST>(f);
+    else if constexpr (MOST > 1) in_fixed_groups<BEGIN, END, MOST / 2>(f);
+}
+template <int NV, class T, class F> INLINE void for_vectors(const Run<T> &run, F f) { /* f(which, where in a row, whether it is the last) */
+    if constexpr (NV > 0) { UNROLL for (int v = 0; v < NV; v++) f(v, v + 1 < NV ? v * LANES<T> : run.tail, v + 1 == NV); }
     else {
         Int v = 0;
-        for (; v + 1 < run.vectors; v++) f(v, v * LANES<T>);
-        f(v, run.tail);
+        for (; v + 1 < run.vectors; v++) f(v, v * LANES<T>, false);
+        f(v, run.tail, true);
     }
 }
 template <class T> INLINE void clear_repeated(const Run<T> &run, T *theta) {
@@ -90,68 +84,90 @@ template <class T> INLINE void clear_repeated(const Run<T> &run, T *theta) {
     write(last, read_as<Word4>(last) & run.mask);
 }
 
-/* z_cb = rows_b . theta_c for n records and C models. */
-template <class T, int NV, int C, class R> INLINE void margins(const Run<T> &run, const R rows, Int n, const T *theta, T *z, Int stride) {
+/* ------------------------------------------------- the parts of a step */
+constexpr int RECORDS = 8; /* of a group; with several classes, as many of them as make 16 sums, but at most 8 */
+template <int G, bool MANY> constexpr int CLASSES = !MANY ? 1 : G > 2 ? 16 / G : 8;
+
+constexpr auto as_it_is = [](Int, auto margin) INLINED { return margin; };
+/* z_kb = finish(b, rows_b . theta_k) for n records b and all classes k. */
+template <class T, int NV, bool MANY, class R, class F> INLINE void margins(const Run<T> &run, const R rows, Int n, const T *theta, T *z, F finish) {
     typedef Vector<T> V;
     constexpr int L = LANES<T>;
-    V kept[NV * C + 1];
-    if constexpr (NV > 0) UNROLL for (int i = 0; i < NV * C; i++) kept[i] = read(theta + i * L);
-    in_groups(n, [&](Int b, auto size) INLINED {
+    constexpr bool KEPT = NV > 0 && !MANY; /* a short model stays in registers */
+    V kept[KEPT ? NV : 1];
+    if constexpr (KEPT) UNROLL for (int v = 0; v < NV; v++) kept[v] = read(theta + v * L);
+    in_groups<RECORDS>(0, n, [&](Int b, auto size) INLINED {
         constexpr int G = decltype(size)::n;
         const T *x[G];
-        V a[C * G];
         UNROLL for (int g = 0; g < G; g++) x[g] = rows[b + g];
-        UNROLL for (int i = 0; i < C * G; i++) a[i] = V{};
-        for_vectors<NV>(run, [&](Int v, Int at) INLINED {
-            V model[C];
-            UNROLL for (int c = 0; c < C; c++) model[c] = NV > 0 ? kept[c * NV + v] : read(theta + c * run.tall + v * L);
-            UNROLL for (int g = 0; g < G; g++) {
-                const V row = read(x[g] + at);
-                UNROLL for (int c = 0; c < C; c++) a[c * G + g] = fused(row, model[c], a[c * G + g]);
+        in_groups<CLASSES<G, MANY>>(0, MANY ? run.job.classes : 1, [&](Int k, auto some) INLINED {
+            constexpr int C = decltype(some)::n;
+            V a[C * G];
+            UNROLL for (int i = 0; i < C * G; i++) a[i] = V{};
+            for_vectors<NV>(run, [&](Int v, Int at, bool) INLINED {
+                V model[C];
+                UNROLL for (int c = 0; c < C; c++) model[c] = KEPT ? kept[v] : read(theta + (k + c) * run.tall + v * L);
+                UNROLL for (int g = 0; g < G; g++) {
+                    const V row = read(x[g] + at);
+                    UNROLL for (int c = 0; c < C; c++) a[c * G + g] = fused(row, model[c], a[c * G + g]);
+                }
+            });
+            if (MANY && G == 1 && run.stride == 1) { /* the classes of a single record, side by side */
+                sums<C>(a);
+                UNROLL for (int i = 0; i * L < C; i++) write(z + k + i * L, a[i]);
+            } else UNROLL for (int c = 0; c < C; c++) {
+                sums<G>(a + c * G);
+                UNROLL for (int i = 0; i * L < G; i++) write(z + (k + c) * run.stride + b + i * L, finish(b + i * L, a[c * G + i]));
             }
         });
-        UNROLL for (int c = 0; c < C; c++) {
-            sums<G>(a + c * G);
-            UNROLL for (int i = 0; i * L < G; i++) write(z + c * stride + b + i * L, a[c * G + i]);
-        }
     });
 }
 
-/* to_c = from_c + sum_b z_cb rows_b, after decay and push if this is the step's first block of records. */
-template <class T, int NV, int C, class R>
-INLINE void descend(const Run<T> &run, const R rows, Int n, bool first, const T *from, T *to, const T *push, const T *z, Int stride) {
+/* now_c <- now_c + sum_g slopes_cg x_g, in two chains, so that a sum waits half as long for the one before. */
+template <int G, int C, class T, class V> INLINE void add_group(const T *const *x, Int at, const V *slopes, V *now) {
+    V chain[C][2];
+    UNROLL for (int g = 0; g < G; g++) {
+        const V row = read(x[g] + at);
+        UNROLL for (int c = 0; c < C; c++) {
+            const V slope = slopes[c * G + g];
+            if (G == 1) now[c] = fused(slope, row, now[c]);
+            else chain[c][g % 2] = g < 2 ? slope * row : fused(slope, row, chain[c][g % 2]);
+        }
+    }
+    if (G > 1) UNROLL for (int c = 0; c < C; c++) now[c] += chain[c][0] + chain[c][1];
+}
+
+/* to_k = from_k + sum_b z_kb rows_b, after decay and push if this is the step's first block of records. */
+template <class T, int NV, bool MANY, class R>
+INLINE void descend(const Run<T> &run, const R rows, Int n, bool first, const T *from, T *to, const T *push, const T *z) {
     typedef Vector<T> V;
     constexpr int L = LANES<T>;
-    constexpr bool KEPT = NV > 0 && NV * C <= 8; /* short models stay in registers */
-    V kept[KEPT ? NV * C : 1];
-    auto begun = [&](int c, Int v) INLINED {
-        const Int at = c * run.tall + v * L;
-        return first ? fused(run.template decay_of<NV>(v), read(from + at), read(push + at)) : read(to + at);
+    constexpr bool KEPT = NV > 0 && !MANY;
+    V kept[KEPT ? NV : 1];
+    auto begun = [&](Int k, Int v) INLINED {
+        const Int at = k * run.tall + v * L;
+        return first ? fused(read(run.decay + v * L), read(from + at), read(push + at)) : read(to + at);
     };
-    if constexpr (KEPT) UNROLL for (int c = 0; c < C; c++) UNROLL for (int v = 0; v < NV; v++) kept[c * NV + v] = begun(c, v);
-    in_groups(n, [&](Int b, auto size) INLINED {
+    if constexpr (KEPT) UNROLL for (int v = 0; v < NV; v++) kept[v] = begun(0, v);
+    in_groups<RECORDS>(0, n, [&](Int b, auto size) INLINED {
         constexpr int G = decltype(size)::n;
         const T *x[G];
-        V slopes[C * G];
         UNROLL for (int g = 0; g < G; g++) x[g] = rows[b + g];
-        UNROLL for (int c = 0; c < C; c++) UNROLL for (int i = 0; i < G; i += L) {
-            const V some = read(z + c * stride + b + i);
-            UNROLL for (int g = 0; g < L; g++) if (i + g < G) slopes[c * G + i + g] = all(some[g]);
-        }
-        for_vectors<NV>(run, [&](Int v, Int at) INLINED {
-            V chain[C][2]; /* two, so that a sum waits half as long for the one before */
-            UNROLL for (int g = 0; g < G; g++) {
-                const V row = read(x[g] + at);
-                UNROLL for (int c = 0; c < C; c++) chain[c][g % 2] = g < 2 ? slopes[c * G + g] * row : fused(slopes[c * G + g], row, chain[c][g % 2]);
-            }
-            UNROLL for (int c = 0; c < C; c++) {
-                const V down = G > 1 ? chain[c][0] + chain[c][1] : chain[c][0];
-                if constexpr (KEPT) kept[c * NV + v] += down;
-                else write(to + c * run.tall + v * L, (b == 0 ? begun(c, v) : read(to + c * run.tall + v * L)) + down);
-            }
+        in_groups<CLASSES<G, MANY>>(0, MANY ? run.job.classes : 1, [&](Int k, auto some) INLINED {
+            constexpr int C = decltype(some)::n;
+            V slopes[C * G];
+            UNROLL for (int c = 0; c < C; c++) UNROLL for (int g = 0; g < G; g++) slopes[c * G + g] = all(z[(k + c) * run.stride + b + g]);
+            for_vectors<NV>(run, [&](Int v, Int at, bool) INLINED {
+                T *const model = to + k * run.tall + v * L;
+                V now[C];
+                UNROLL for (int c = 0; c < C; c++) now[c] = KEPT ? kept[v] : b == 0 ? begun(k + c, v) : read(model + c * run.tall);
+                add_group<G, C>(x, at, slopes, now);
+                if constexpr (KEPT) kept[v] = now[0];
+                else UNROLL for (int c = 0; c < C; c++) write(model + c * run.tall, now[c]);
+            });
         });
     });
-    if constexpr (KEPT) UNROLL for (int c = 0; c < C; c++) UNROLL for (int v = 0; v < NV; v++) write(to + c * run.tall + v * L, kept[c * NV + v]);
+    if constexpr (KEPT) UNROLL for (int v = 0; v < NV; v++) write(to + v * L, kept[v]);
 }
 
 /* sign (step size / B) times the weighted slopes of some records, up to their limits, less those at the anchor. */
@@ -171,109 +187,139 @@ template <class T> NOINLINE void general_slopes(const Run<T> &run, const Lists<T
     const bool anchored = lists.column[AT_ANCHOR];
     for (Int i = 0; i < n; i += LANES<T>) write(z + i, weighted_slopes(run, lists, at + i, read(z + i), (T)-1, anchored));
 }
-/* The same in registers: code for plain ridge and logistic regression stands in each kind of steps, the rest once. */
-template <int N, class T> INLINE void slopes(const Run<T> &run, const Lists<T> &lists, Int common, Int at, Vector<T> *z) {
-    constexpr int L = LANES<T>;
-    const Vector<T> factor = all(-run.scale);
-    const T *y = lists.column[TARGET] + at;
-    if (common == RIDGE) UNROLL for (int i = 0; i < N; i++) z[i] = factor * slope<Ridge>(z[i], read(y + i * L));
-    else if (common == LOGISTIC) UNROLL for (int i = 0; i < N; i++) z[i] = factor * slope<Logistic>(z[i], read(y + i * L));
-    else {
-        T kept[N * L];
-        UNROLL for (int i = 0; i < N; i++) write(kept + i * L, z[i]);
-        general_slopes(run, lists, at, N * L, kept);
-        UNROLL for (int i = 0; i < N; i++) z[i] = read(kept + i * L);
-    }
-}
-/* The loss, if its slopes need no weights, limits or anchor, else -1. */
+/* The loss if it is ridge or logistic regression without weights, limits and anchor, which is computed in registers; else -1. */
 template <class T> INLINE Int common_loss(const Run<T> &run, const Lists<T> &lists) {
-    return lists.column[WEIGHT] || lists.column[LIMIT] || lists.column[AT_ANCHOR] ? -1 : run.job.loss;
+    return lists.column[WEIGHT] || lists.column[LIMIT] || lists.column[AT_ANCHOR] || run.job.loss > LOGISTIC ? -1 : run.job.loss;
+}
+template <class T> INLINE Vector<T> common_slopes(Int common, T scale, Vector<T> margin, const T *y) {
+    if (common == RIDGE) return -scale * Ridge::slope(margin, read(y));
+    return common == LOGISTIC ? -scale * Logistic::slope(margin, read(y)) : margin;
+}
+
+/* z_kb <- -(step size / B) weight (p_k - [y = k]) for the classes k of n records, of a norm up to their limit. */
+template <class T> NOINLINE void softmax(const Run<T> &run, const Lists<T> &lists, Int at, Int n, T *z) {
+    typedef Vector<T> V;
+    constexpr int L = LANES<T>;
+    const Int classes = run.job.classes, stride = run.stride;
+    const bool single = stride == 1; /* its classes are side by side, and copies of them in the last vector's places that are left */
+    const T *const weight = lists.column[WEIGHT], sign_and_scale = lists.column[LIMIT] ? (T)-1 : -run.scale;
+    auto factor_of = [&](Int b) { return weight ? sign_and_scale * weight[at + b] : sign_and_scale; };
+    V lanes, largest, total;
+    for (int i = 0; i < L; i++) lanes[i] = i;
+    const Int vectors = single ? (classes + L - 1) / L : classes, apart = single ? L : stride;
+    for (Int b = 0; b < n; b += L) {
+        largest = read(z + b), total = V{};
+        for (Int k = 1; k < vectors; k++) {
+            const V next = read(z + k * apart + b);
+            largest = next > largest ? next : largest;
+        }
+        if (single) {
+            for (int i = 1; i < L; i++) largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
+            largest = all(largest[0]);
+        }
+        for (Int k = 0; k < vectors; k++) {
+            V e = exponential(read(z + k * apart + b) - largest);
+            if (single) e = lanes + (T)(k * L) < all((T)classes) ? e : V{};
+            write(z + k * apart + b, e), total += e;
+        }
+        V factor = all(single ? factor_of(0) : sign_and_scale);
+        if (single) sums<1>(&total), total = all(total[0]);
+        else if (weight) factor *= read(weight + at + b);
+        const V share = factor / total;
+        for (Int k = 0; k < vectors; k++) write(z + k * apart + b, read(z + k * apart + b) * share);
+    }
+    for (Int b = 0; b < n; b++) {
+        const T label = lists.column[TARGET][at + b];
+        if (label >= 0 && label < classes) z[(Int)label * stride + b] -= factor_of(b);
+        else z[b] = NAN; /* memory changed since labels were checked: the run ends as diverged */
+        if (!lists.column[LIMIT]) continue;
+        double square = 0.0;
+        for (Int k = 0; k < classes; k++) square += (double)z[k * stride + b] * z[k * stride + b];
+        const double shorter = fmin(1.0, lists.column[LIMIT][at + b] / fmax(sqrt(square), 1e-300));
+        for (Int k = 0; k < classes; k++) z[k * stride + b] *= (T)(run.scale * shorter);
+    }
 }
 
 template <class T> INLINE void fetch(Client<T> &c) {
-    for (Int i = 0; i < c.portion; i += 64 / sizeof(T)) __builtin_prefetch(c.ahead + i, 0, 2);
+    for (Int i = 0; i < c.portion; i += LINE / sizeof(T)) __builtin_prefetch(c.ahead + i, 0, 2);
     c.ahead += c.portion;
 }
 
 /* ------------------------------------------------- steps */
 template <class T> using Steps = void (*)(const Run<T> &, const Lists<T> &, Client<T> *, Int count);
 
-/* Steps of TEAM clients with a margin per record; one client's operations run while another's wait. */
-template <class T, int NV, int TEAM, bool LISTED> NOINLINE void margin_steps(const Run<T> &shared, const Lists<T> &given, Client<T> *team, Int count) {
+/* Steps on batches of any size, with a margin per record, or with MANY classes one for each. */
+template <class T, int NV, bool MANY, bool LISTED> NOINLINE void steps(const Run<T> &shared, const Lists<T> &given, Client<T> *team, Int count) {
     const Run<T> run = shared; /* copies, which no store through a pointer can change */
     const Lists<T> lists = given;
-    const Int batch = run.batch, block = run.block, d = run.job.features;
-    const Int stride = run.job.sampling == FULL ? 0 : TEAM * run.pad, room = TEAM > 1 ? run.pad : 0;
-    const Int common = common_loss(run, lists);
-    const bool whole = block >= batch;
-    T *theta[TEAM], *next[TEAM], *z = lists.z;
-    UNROLL for (int s = 0; s < TEAM; s++) theta[s] = team[s].theta, next[s] = whole ? theta[s] : team[s].next;
+    Client<T> c = *team;
+    const Int d = run.job.features, common = common_loss(run, lists);
+    T *const z = lists.z;
     for (Int h = 0; h < count; h++) {
-        for (Int b = 0; b < batch; b += block) {
-            const Int n = smaller(block, batch - b), at = h * stride + b;
-            auto rows = [&](const T **list, const T *first, int s) INLINED { return Rows<T, LISTED>{list + at + s * room, first + b * d, d}; };
-            UNROLL for (int s = 0; s < TEAM; s++) margins<T, NV, 1>(run, rows(lists.m, lists.all_m, s), n, theta[s], z + s * room, 0);
-            const Int m = TEAM > 1 ? TEAM * room : n;
-            if (common != RIDGE && common != LOGISTIC) general_slopes(shared, given, at, m, z);
-            else for (Int i = 0; i < m; i += LANES<T>) {
-                Vector<T> some = read(z + i);
-                slopes<1>(shared, given, common, at + i, &some), write(z + i, some);
-            }
-            UNROLL for (int s = 0; s < TEAM; s++)
-                descend<T, NV, 1>(run, rows(lists.x, lists.all_x, s), n, b == 0, theta[s], next[s], team[s].push + h * team[s].push_stride, z + s * room, 0);
+        T *next = run.block < run.batch ? c.next : c.theta; /* further blocks need the model as it was */
+        for (Int b = 0; b < run.batch; b += run.block) {
+            const Int n = smaller(run.block, run.batch - b), at = h * run.step + b;
+            if (MANY && run.batch == 1 && h + LEAD < count) /* teams need no such help */
+                for (Int i = 0; i < d; i += LINE / sizeof(T)) __builtin_prefetch(lists.m[at + LEAD] + i);
+            auto rows = [&](const T **list, const T *first) INLINED { return Rows<T, LISTED>{list + at, LISTED ? nullptr : first + b * d, d}; };
+            const T *y = lists.column[TARGET] + at;
+            margins<T, NV, MANY>(run, rows(lists.m, lists.all_m), n, c.theta, z, [&](Int i, Vector<T> margin) INLINED {
+                return MANY ? margin : common_slopes(common, run.scale, margin, y + i);
+            });
+            if (MANY) softmax(shared, given, at, n, z);
+            else if (common < 0) general_slopes(shared, given, at, n, z);
+            descend<T, NV, MANY>(run, rows(lists.x, lists.all_x), n, b == 0, c.theta, next, c.push + h * c.push_stride, z);
         }
-        UNROLL for (int s = 0; s < TEAM; s++) {
-            T *now = next[s];
-            next[s] = theta[s], theta[s] = now;
-            clear_repeated(run, now);
-            fetch(team[s]);
-        }
+        if (next != c.theta) c.next = c.theta, c.theta = next;
+        for (Int k = 0; k < (MANY ? run.job.classes : 1); k++) clear_repeated(run, c.theta + k * run.tall);
+        fetch(c);
     }
-    UNROLL for (int s = 0; s < TEAM; s++) team[s].theta = theta[s], team[s].next = whole ? team[s].next : next[s];
+    *team = c;
 }
 
-/* The same on batches of B records: margins and slopes stay in registers, and so do short models. */
+/* The same on batches of B records for TEAM clients at once, whose operations run while another's wait: margins and slopes stay
+   in registers, and so do short models. Only coordinates of a row's last vector may be unpenalised. */
 template <class T, int NV, int B, int TEAM> NOINLINE void small_steps(const Run<T> &shared, const Lists<T> &given, Client<T> *team, Int count) {
     typedef Vector<T> V;
-    constexpr int L = LANES<T>, VS = (B + L - 1) / L, PAD = VS * L;
+    constexpr int L = LANES<T>, N = TEAM * B, VS = (N + L - 1) / L;
     const Run<T> run = shared;
     const Lists<T> lists = given;
     const Int common = common_loss(run, lists);
+    const V decay = all(run.decay[0]), last_decay = read(run.decay + run.split);
     Client<T> own[TEAM];
     V t[TEAM][NV ? NV : 1];
     UNROLL for (int s = 0; s < TEAM; s++) {
         own[s] = team[s];
         UNROLL for (int v = 0; v < NV; v++) t[s][v] = read(own[s].theta + v * L);
     }
+    auto model = [&](int s, Int v) INLINED { return NV > 0 ? t[s][v] : read(own[s].theta + v * L); };
     for (Int h = 0; h < count; h++) {
-        V a[TEAM][B];
-        UNROLL for (int s = 0; s < TEAM; s++) {
-            const T *const *m = lists.m + (h * TEAM + s) * PAD, *row[B];
-            UNROLL for (int g = 0; g < B; g++) row[g] = m[g], a[s][g] = V{};
-            for_vectors<NV>(run, [&](Int v, Int at) INLINED { UNROLL for (int g = 0; g < B; g++) a[s][g] = fused(read(row[g] + at), NV > 0 ? t[s][v] : read(own[s].theta + v * L), a[s][g]); });
-            sums<B>(a[s]);
-            fetch(own[s]);
+        const T *row[N], *y = lists.column[TARGET] + h * run.step;
+        V z[N];
+        UNROLL for (int i = 0; i < N; i++) row[i] = lists.m[i / B * run.span + h * B + i % B], z[i] = V{};
+        auto add = [&](int s, Int v, Int at) INLINED { UNROLL for (int i = s * B; i < (s + 1) * B; i++) z[i] = fused(read(row[i] + at), model(s, v), z[i]); };
+        if constexpr (NV > 0) UNROLL for (int s = 0; s < TEAM; s++) for_vectors<NV>(run, [&](Int v, Int at, bool) INLINED { add(s, v, at); });
+        else for_vectors<NV>(run, [&](Int v, Int at, bool) INLINED { UNROLL for (int s = 0; s < TEAM; s++) add(s, v, at); });
+        sums<N>(z);
+        UNROLL for (int s = 0; s < TEAM; s++) fetch(own[s]);
+        if (common == RIDGE) UNROLL for (int i = 0; i < VS; i++) z[i] = common_slopes(RIDGE, run.scale, z[i], y + i * L);
+        else if (common == LOGISTIC) UNROLL for (int i = 0; i < VS; i++) z[i] = common_slopes(LOGISTIC, run.scale, z[i], y + i * L);
+        else {
+            T kept[VS * L];
+            UNROLL for (int i = 0; i < VS; i++) write(kept + i * L, z[i]);
+            general_slopes(shared, given, h * run.step, N, kept);
+            UNROLL for (int i = 0; i < VS; i++) z[i] = read(kept + i * L);
         }
-        V z[TEAM * VS];
-        UNROLL for (int i = 0; i < TEAM * VS; i++) z[i] = a[i / VS][i % VS];
-        slopes<TEAM * VS>(shared, given, common, h * TEAM * PAD, z);
         UNROLL for (int s = 0; s < TEAM; s++) {
-            const T *const *x = lists.x + (h * TEAM + s) * PAD, *push = own[s].push + h * own[s].push_stride, *row[B];
+            const T *push = own[s].push + h * own[s].push_stride;
             V each[B];
-            UNROLL for (int g = 0; g < B; g++) row[g] = x[g], each[g] = all(z[s * VS + g / L][g % L]);
-            for_vectors<NV>(run, [&](Int v, Int at) INLINED {
-                V now = fused(run.template decay_of<NV>(v), NV > 0 ? t[s][v] : read(own[s].theta + v * L), read(push + v * L));
-                int b = 0;
-                UNROLL for (int size = 8; size; size /= 2) UNROLL for (int k = 0; k < 2; k++) if (B - b >= size) { /* in groups, as `descend` */
-                    V chain[2];
-                    UNROLL for (int g = 0; g < size; g++) {
-                        const V one = read(row[b + g] + at);
-                        chain[g % 2] = g < 2 ? each[b + g] * one : fused(each[b + g], one, chain[g % 2]);
-                    }
-                    now += size > 1 ? chain[0] + chain[1] : chain[0];
-                    b += size;
-                }
-                if constexpr (NV > 0) t[s][v] = v + 1 < NV ? now : (V)((Word4)now & run.mask);
+            UNROLL for (int g = 0; g < B; g++) row[g] = lists.x[s * run.span + h * B + g], each[g] = all(z[(s * B + g) / L][(s * B + g) % L]);
+            for_vectors<NV>(run, [&](Int v, Int at, bool last) INLINED {
+                V now = fused(last ? last_decay : decay, model(s, v), read(push + v * L));
+                in_fixed_groups<0, B, RECORDS>([&](auto b, auto size) INLINED {
+                    add_group<decltype(size)::n, 1>(row + decltype(b)::n, at, each + decltype(b)::n, &now);
+                });
+                if constexpr (NV > 0) t[s][v] = last ? (V)((Word4)now & run.mask) : now;
                 else write(own[s].theta + v * L, now);
             });
             if constexpr (NV == 0) clear_repeated(run, own[s].theta);
@@ -285,108 +331,15 @@ template <class T, int NV, int B, int TEAM> NOINLINE void small_steps(const Run<
     }
 }
 
-/* The same for single records: one vector of slopes serves the team. Short models stay in registers; long rows of the next step
-   are fetched meanwhile. */
-template <class T, int NV, int TEAM> NOINLINE void single_steps(const Run<T> &shared, const Lists<T> &given, Client<T> *team, Int count) {
-    typedef Vector<T> V;
-    constexpr int L = LANES<T>;
-    const Run<T> run = shared;
-    const Lists<T> lists = given;
-    const Int common = common_loss(run, lists);
-    V t[TEAM][NV ? NV : 1];
-    T *theta[TEAM];
-    UNROLL for (int s = 0; s < TEAM; s++) theta[s] = team[s].theta;
-    if constexpr (NV > 0) UNROLL for (int s = 0; s < TEAM; s++) UNROLL for (int v = 0; v < NV; v++) t[s][v] = read(theta[s] + v * L);
-    for (Int h = 0; h < count; h++) {
-        const T *const *x = lists.x + h * TEAM, *const *m = lists.m + h * TEAM;
-        if (TEAM == 2 && h + 1 < count)
-            UNROLL for (int s = 0; s < TEAM; s++) for (Int i = 0; i < run.tall; i += LINE / sizeof(T)) __builtin_prefetch(m[TEAM + s] + i);
-        V a[TEAM];
-        UNROLL for (int s = 0; s < TEAM; s++) a[s] = V{};
-        for_vectors<NV>(run, [&](Int v, Int at) INLINED {
-            UNROLL for (int s = 0; s < TEAM; s++) a[s] = fused(read(m[s] + at), NV > 0 ? t[s][v] : read(theta[s] + v * L), a[s]);
-        });
-        sums<TEAM>(a);
-        slopes<1>(shared, given, common, h * TEAM, a);
-        UNROLL for (int s = 0; s < TEAM; s++) {
-            const V own = all(a[0][s]);
-            const T *push = team[s].push + h * team[s].push_stride;
-            for_vectors<NV>(run, [&](Int v, Int at) INLINED {
-                const V begun = NV > 0 ? t[s][v] : read(theta[s] + v * L);
-                const V now = fused(own, read(x[s] + at), fused(run.template decay_of<NV>(v), begun, read(push + v * L)));
-                if constexpr (NV > 0) t[s][v] = v + 1 < NV ? now : (V)((Word4)now & run.mask);
-                else write(theta[s] + v * L, now);
-            });
-            if constexpr (NV == 0) clear_repeated(run, theta[s]);
-            fetch(team[s]);
-        }
-    }
-    if constexpr (NV > 0) UNROLL for (int s = 0; s < TEAM; s++) UNROLL for (int v = 0; v < NV; v++) write(theta[s] + v * L, t[s][v]);
-}
-
-/* z_kb <- -(step size / B) weight (p_k - [y = k]) for the classes k of n records, of a norm up to their limit. */
-template <class T> void softmax(const Run<T> &run, const Lists<T> &lists, Int at, Int n, Int stride) {
-    typedef Vector<T> V;
-    const Int classes = run.job.classes;
-    for (Int b = 0; b < n; b += LANES<T>) {
-        V largest = read(lists.z + b), total = {}, factor = all(lists.column[LIMIT] ? (T)-1 : -run.scale);
-        for (Int k = 1; k < classes; k++) {
-            const V z = read(lists.z + k * stride + b);
-            largest = z > largest ? z : largest;
-        }
-        for (Int k = 0; k < classes; k++) {
-            const V e = exponentials(read(lists.z + k * stride + b) - largest);
-            write(lists.z + k * stride + b, e), total += e;
-        }
-        if (lists.column[WEIGHT]) factor *= read(lists.column[WEIGHT] + at + b);
-        for (Int k = 0; k < classes; k++) write(lists.z + k * stride + b, read(lists.z + k * stride + b) / total * factor);
-        for (Int i = b; i < smaller(n, b + LANES<T>); i++) {
-            const T label = lists.column[TARGET][at + i];
-            if (label >= 0 && label < classes) lists.z[(Int)label * stride + i] -= factor[i - b];
-            else lists.z[i] = NAN; /* memory changed since labels were checked: the run ends as diverged */
-        }
-    }
-    for (Int b = 0; lists.column[LIMIT] && b < n; b++) {
-        double square = 0.0;
-        for (Int k = 0; k < classes; k++) square += (double)lists.z[k * stride + b] * lists.z[k * stride + b];
-        const double shorter = fmin(1.0, lists.column[LIMIT][at + b] / fmax(sqrt(square), 1e-300));
-        for (Int k = 0; k < classes; k++) lists.z[k * stride + b] *= (T)(run.scale * shorter);
-    }
-}
-
-/* Steps of multinomial regression: two classes for each time that a record is read. */
-template <class T> NOINLINE void softmax_steps(const Run<T> &run, const Lists<T> &lists, Client<T> *team, Int count) {
-    Client<T> &c = *team;
-    const Int K = run.job.classes, step = run.job.sampling == FULL ? 0 : run.pad, stride = smaller(run.block, run.batch) + 2 * LANES<T>;
-    for (Int h = 0; h < count; h++) {
-        const T *push = c.push + h * c.push_stride;
-        for (Int b = 0; b < run.batch; b += run.block) {
-            const Int n = smaller(run.block, run.batch - b), at = h * step + b;
-            const Rows<T, true> x{lists.x + at, nullptr, 0};
-            Int k = 0;
-            for (; k + 2 <= K; k += 2) margins<T, 0, 2>(run, x, n, c.theta + k * run.tall, lists.z + k * stride, stride);
-            if (k < K) margins<T, 0, 1>(run, x, n, c.theta + k * run.tall, lists.z + k * stride, stride);
-            softmax(run, lists, at, n, stride);
-            for (k = 0; k + 2 <= K; k += 2)
-                descend<T, 0, 2>(run, x, n, b == 0, c.theta + k * run.tall, c.next + k * run.tall, push + k * run.tall, lists.z + k * stride, stride);
-            if (k < K) descend<T, 0, 1>(run, x, n, b == 0, c.theta + k * run.tall, c.next + k * run.tall, push + k * run.tall, lists.z + k * stride, stride);
-        }
-        T *now = c.next;
-        c.next = c.theta, c.theta = now;
-        for (Int k = 0; k < K; k++) clear_repeated(run, now + k * run.tall);
-        fetch(c);
-    }
-}
-
 /* theta <- decay theta + push - scale sum_i (A_i theta - b_i); x lists the A_i, m the b_i. */
 template <class T> NOINLINE void linear_steps(const Run<T> &run, const Lists<T> &lists, Client<T> *team, Int count) {
     Client<T> &c = *team;
-    const Int d = run.job.features, step = run.job.sampling == FULL ? 0 : run.pad;
+    const Int d = run.job.features;
     for (Int h = 0; h < count; h++) {
         for (Int i = 0; i < d; i++) c.next[run.place(i)] = 0;
         for (Int b = 0; b < run.batch; b++) {
-            const T *right = lists.m[h * step + b];
-            margins<T, 0, 1>(run, Rows<T, false>{nullptr, lists.x[h * step + b], d}, d, c.theta, lists.z, 0);
+            const T *right = lists.m[h * run.step + b];
+            margins<T, 0, false>(run, Rows<T, false>{nullptr, lists.x[h * run.step + b], d}, d, c.theta, lists.z, as_it_is);
             for (Int i = 0; i < d; i++) c.next[run.place(i)] += lists.z[i] - right[i];
         }
         const T *push = c.push + h * c.push_stride;
@@ -398,39 +351,33 @@ template <class T> NOINLINE void linear_steps(const Run<T> &run, const Lists<T> 
 
 constexpr Int LONG_ROW = 256; /* features, beyond which rows and models of four clients leave the first-level cache */
 template <class T> struct Plan { Steps<T> steps; int team; };
-#if defined(__FMA__) || defined(__aarch64__)
-/* Rows of up to eight vectors of doubles have code of their own, and small batches of them. Teams pay for short steps, which
-   wait most. */
-#define EACH(f) {f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8)}
-#define SINGLE(n) single_steps<T, n, 4>
-#define ALONE(n) margin_steps<T, n, 1, true>
-#define IN_ORDER(n) margin_steps<T, n, 1, false>
-#define TEAM_OF(n, b) (n && n * b <= 30 ? 2 : 1)
+/* Rows of some numbers of vectors have their own code, and small batches of them; teams pay for short steps, which wait most. */
+#define SHORT_ROWS(f) f(0), f(1), f(2), f(3), f(4), f(5)
+#define EACH(f) {SHORT_ROWS(f), f(8), f(16)}
+#define OF_CLASSES(n) steps<T, n, true, true>
+#define LISTED(n) steps<T, n, false, true>
+#define IN_ORDER(n) steps<T, n, false, false>
+#define TEAM_OF(n, b) (b == 1 ? 4 : n && n * b <= 30 ? 2 : 1)
 #define SMALL(n, b) {small_steps<T, n, b, TEAM_OF(n, b)>, TEAM_OF(n, b)}
-#define OF_SIZES(n) {SMALL(n, 4), SMALL(n, 5), SMALL(n, 8), SMALL(n, 10), SMALL(n, 16)}
-template <class T> Plan<T> plan_for_doubles(const Run<T> &run) {
-    static constexpr Steps<T> singles[] = EACH(SINGLE), alone[] = EACH(ALONE), in_order[] = EACH(IN_ORDER);
-    static constexpr Int sizes[] = {4, 5, 8, 10, 16};
-    static constexpr Plan<T> small[][5] = EACH(OF_SIZES);
-    const Int nv = run.vectors <= 8 ? run.vectors : 0, batch = run.job.batch;
-    if (run.job.sampling == FULL) return {in_order[nv], 1};
-    if (run.job.ids) return {alone[nv], 1};
-    if (batch == 1 && run.job.features > LONG_ROW) return {single_steps<T, 0, 2>, 2};
-    if (batch == 1) return {singles[nv], 4};
-    for (int i = 0; i < 5; i++) if (batch == sizes[i]) return small[nv][i];
-    return {alone[nv], 1};
-}
-#endif
+#define OF_SIZES(n) {SMALL(n, 1), SMALL(n, 8), SMALL(n, 10)}
 template <class T> Plan<T> plan_for(const Run<T> &run) {
     const Job &job = run.job;
-    if (job.loss == SOFTMAX) return {softmax_steps<T>, 1};
     if (job.loss == LINEAR_SYSTEM) return {linear_steps<T>, 1};
 #if defined(__FMA__) || defined(__aarch64__) /* elsewhere the time goes to fused products in software */
-    if constexpr (sizeof(T) == 8) return plan_for_doubles(run);
+    static constexpr Steps<T> listed[] = EACH(LISTED), in_order[] = EACH(IN_ORDER), of_classes[] = {SHORT_ROWS(OF_CLASSES)};
+    static constexpr Int sizes[] = {1, 8, 10};
+    static constexpr Plan<T> small[][3] = EACH(OF_SIZES);
+    const Int nv = run.vectors <= 5 ? run.vectors : run.vectors == 8 ? 6 : run.vectors == 16 ? 7 : 0; /* which of EACH */
+    const bool even = job.unpenalised <= job.features - run.split; /* all vectors but the last decay alike */
+    if (job.loss == SOFTMAX) return {of_classes[nv <= 5 ? nv : 0], 1};
+    if (job.sampling == FULL) return {in_order[nv], 1};
+    if (job.batch == 1 && even && !job.ids && job.features > LONG_ROW) return {small_steps<T, 0, 1, 2>, 2};
+    for (int i = 0; i < 3; i++) if (job.batch == sizes[i] && even && !job.ids) return small[nv][i];
+    return {listed[nv], 1};
+#else
+    if (job.loss == SOFTMAX) return {steps<T, 0, true, true>, 1};
+    return {job.sampling == FULL ? steps<T, 0, false, false> : steps<T, 0, false, true>, 1};
 #endif
-    if (job.sampling == FULL) return {margin_steps<T, 0, 1, false>, 1};
-    if (job.batch == 1 && !job.ids) return job.features > LONG_ROW ? Plan<T>{single_steps<T, 0, 2>, 2} : Plan<T>{single_steps<T, 0, 4>, 4};
-    return {margin_steps<T, 0, 1, true>, 1};
 }
 
 /* ------------------------------------------------- drawing */
@@ -439,9 +386,11 @@ void draw_words(const Stream &s, Int first, Int count, uint64_t n, uint32_t *out
     for (Int at = 0; at < count; at += 32) {
         const Blocks w = eight_blocks(s, (first + at) / 4);
         UNROLL for (int i = 0; i < 2; i++) {
-            Word4 a = w.word[0][i], b = w.word[1][i], c = w.word[2][i], d = w.word[3][i];
-            if (n) a = low_product(a, all(n)) >> 32, b = low_product(b, all(n)) >> 32, c = low_product(c, all(n)) >> 32, d = low_product(d, all(n)) >> 32;
-            const Word4 ab = (a & 0xFFFFFFFFu) | b << 32, cd = (c & 0xFFFFFFFFu) | d << 32;
+            auto pair = [&](Word4 low, Word4 high) INLINED { /* two words, or the upper halves of their products with n */
+                if (!n) return (low & 0xFFFFFFFFu) | high << 32;
+                return low_product(low, all(n)) >> 32 | (low_product(high, all(n)) & ~0xFFFFFFFFull);
+            };
+            const Word4 ab = pair(w.word[0][i], w.word[1][i]), cd = pair(w.word[2][i], w.word[3][i]);
             write(out + at + 16 * i, SHUFFLE(ab, cd, 0, 4, 1, 5)), write(out + at + 16 * i + 8, SHUFFLE(ab, cd, 2, 6, 3, 7));
         }
     }
@@ -547,19 +496,21 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
         longest = larger(longest, steps_of(i));
         if (!streamed) largest = larger(largest, job.offsets[client_of(i) + 1] - job.offsets[client_of(i)]);
     }
-    Run<T> run{job, (d + L - 1) / L, 0, 0, larger(0, d - L), full ? largest : job.batch, 0, 0, {}, 0, nullptr, job.unpenalised ? L : 0};
+    Run<T> run{job, (d + L - 1) / L, 0, 0, larger(0, d - L), full ? largest : job.batch, 0, 0, 0, 0, {}, 0, nullptr};
     run.tall = run.vectors * L, run.split = run.tall - L;
-    run.pad = run.batch == 1 ? 1 : rounded_up(run.batch, L);
     run.block = larger(8, FIRST_LEVEL / (Int)(d * sizeof(T)) / 8 * 8);
     run.scale = (T)(job.step_size / run.batch);
     T bits[32 / sizeof(T)] = {};
     for (Int i = 0; i < L; i++) if (d < L ? i < d : i >= run.split - run.tail) memset(bits + i, 0xFF, sizeof(T));
     run.mask = read_as<Word4>(bits);
     const Plan<T> plan = plan_for(run);
+    run.stride = job.batch == 1 ? 1 : smaller(run.block, run.batch) + 2 * L;
+    if (!full) run.step = plan.team * run.batch;
     const Key key(job.seed), noise_key(job.noise_seed), law_key(job.law_seed);
     const Int noisy = job.limits != nullptr, model = job.classes * run.tall;
     const Int at_once = larger(1, smaller(longest, streamed ? NUMBERS_AT_ONCE / (run.batch * d) : full && !noisy ? longest : DRAWS_AT_ONCE / run.batch));
-    const Int listed = larger((full ? 1 : at_once) * plan.team * run.pad, job.anchor ? rounded_up(largest, L) : 0) + 2 * L;
+    const Int listed = larger(full ? largest : at_once * run.step, job.anchor ? largest : 0) + 3 * L;
+    run.span = full ? 0 : rounded_up(at_once * run.batch, 4);
     const Int noise_count = noisy ? at_once * dim + 2 * NOISE_GROUP : 0, drawn = full ? 0 : at_once * run.batch;
 
     Memory memory;
@@ -569,11 +520,11 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
     double *noise, *law;
     int32_t *order, *jumps, *rows;
     for (int pass = 0; pass < 2; pass++) {
-        memory.take(run.decay, model), memory.take(lists.x, listed), lists.m = lists.x;
-        if (job.m || job.loss == LINEAR_SYSTEM) memory.take(lists.m, listed);
+        memory.take(run.decay, run.tall), memory.take(lists.x, plan.team * run.span + listed), lists.m = lists.x;
+        if (job.m || job.loss == LINEAR_SYSTEM) memory.take(lists.m, plan.team * run.span + listed);
         for (int k = 0; k < COLUMNS; k++)
             if (k == TARGET || (k <= WEIGHT ? job.columns == 3 && job.loss != LINEAR_SYSTEM : k == LIMIT ? noisy : job.anchor != nullptr)) memory.take(lists.column[k], listed + (streamed ? 2 * GROUP : 0));
-        memory.take(lists.z, larger(job.classes * (smaller(run.block, run.batch) + 2 * L), plan.team * run.pad + rounded_up(d, 8)) + 2 * L);
+        memory.take(lists.z, larger(job.classes * run.stride, d) + 3 * L);
         memory.take(order, largest + 4), memory.take(jumps, run.batch), memory.take(rows, rounded_up(drawn, 32) + 64), memory.take(noise, noise_count);
         memory.take(features, streamed ? drawn * d + 2 * GROUP : 0), memory.take(margin, streamed ? drawn + 2 * GROUP : 0), memory.take(law, streamed ? 2 * d + 2 * GROUP : 0);
         for (int s = 0; s < plan.team; s++) {
@@ -585,25 +536,21 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
         if (pass == 0 && !memory.allocate()) return 1;
     }
     for (Int i = 0; i < largest; i++) order[i] = (int32_t)i;
-    for (Int k = 0; k < job.classes; k++) for (Int i = 0; i < d; i++)
-        run.decay[k * run.tall + run.place(i)] = (T)(1.0 - job.step_size * ((i < d - job.unpenalised ? job.l2 : 0.0) + job.pull));
+    for (Int i = 0; i < d; i++)
+        run.decay[run.place(i)] = (T)(1.0 - job.step_size * ((i < d - job.unpenalised ? job.l2 : 0.0) + job.pull));
 
-    /* Records of a client, by index, into the lists from `at` on: batch after batch of client s of the team. */
+    /* `batches` batches of records of client s of a team, by index, into the lists. */
     const T *x = (const T *)job.x, *m = job.m ? (const T *)job.m : x, *y = (const T *)job.y;
-    auto list = [&](const Client<T> &c, const int32_t *index, Int batches, Int batch, Int s, Int stride, Int pad) INLINED {
-        auto each = [&](auto f) INLINED { /* four at a time, also past the end of a batch, where lists have room and draws are zero */
-            if (batch == 1) { for (Int h = 0; h < batches; h++) f(h * stride + s, index + h, Size<1>()); }
-            else if (index == order) { for (Int b = 0; b < batch; b++) f(b, index + b, Size<1>()); } /* past it is another client */
-            else for (Int h = 0; h < batches; h++) for (Int b = 0; b < batch; b += 4) f(h * stride + s * pad + b, index + h * batch + b, Size<4>());
+    auto list = [&](const Client<T> &c, const int32_t *index, Int batches, Int batch, Int s) INLINED {
+        auto rows = [&](const T **to, const T *from, Int width) INLINED { /* four at a time, also past the end */
+            for (Int i = 0; i < batches * batch; i += 4)
+                write(to + s * run.span + i, low_product(words_of(index + i), all((uint64_t)(width * sizeof(T)))) + (uint64_t)from);
         };
         auto column = [&](T *to, const T *from, Int width) INLINED {
-            each([=](Int at, const int32_t *row, auto size) INLINED { UNROLL for (int i = 0; i < decltype(size)::n; i++) to[at + i] = from[row[i] * width]; });
-        };
-        auto rows = [&](const T **to, const T *from, Int width) INLINED {
-            each([=](Int at, const int32_t *row, auto size) INLINED {
-                if (decltype(size)::n == 1) { to[at] = from + row[0] * width; return; }
-                const Word4 four = {(uint32_t)row[0], (uint32_t)row[1], (uint32_t)row[2], (uint32_t)row[3]};
-                write(to + at, low_product(four, all((uint64_t)(width * sizeof(T)))) + (uint64_t)from);
+            const Int length = plan.team == 1 ? batches * batch : batch;
+            if (length == 1) for (Int h = 0; h < batches; h++) to[h * run.step + s] = from[index[h] * width];
+            else for (Int h = 0; h * length < batches * batch; h++) in_groups<4>(0, length, [=](Int b, auto size) INLINED {
+                UNROLL for (int i = 0; i < decltype(size)::n; i++) to[h * run.step + s * batch + b + i] = from[index[h * length + b + i] * width];
             });
         };
         if (job.loss == LINEAR_SYSTEM) return rows(lists.x, x + c.base * d * d, d * d), rows(lists.m, y + c.base * d, d);
@@ -646,16 +593,16 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
             c.base = job.offsets[id], c.n = job.offsets[id + 1] - c.base;
             const Int later = mine + together, following = later < items ? client_of(later) : id;
             const Int width = job.loss == LINEAR_SYSTEM ? d * d : d, numbers = (job.offsets[following + 1] - job.offsets[following]) * width;
-            if (following != id && H && 4 * H * run.batch * width >= numbers) /* steps enough to use what is fetched */
+            if (following != id && H && H * run.batch * width >= numbers) /* steps enough to use what is fetched */
                 c.portion = (numbers - 1) / H + 1, c.ahead = x + job.offsets[following] * width;
             if (full) run.batch = c.n, run.scale = (T)(job.step_size / c.n);
             if (job.anchor) {
                 for (Int i = 0; i < d; i++) c.next[run.place(i)] = (T)job.anchor[r * dim + i];
-                list(c, order, 1, c.n, 0, 0, 0);
-                margins<T, 0, 1>(run, Rows<T, false>{nullptr, m + c.base * d, d}, c.n, c.next, lists.column[AT_ANCHOR], 0);
+                list(c, order, 1, c.n, 0);
+                margins<T, 0, false>(run, Rows<T, false>{nullptr, m + c.base * d, d}, c.n, c.next, lists.column[AT_ANCHOR], as_it_is);
                 for (Int i = 0; i < c.n; i += L) write(c.at_anchor + i, weighted_slopes(run, lists, i, read(lists.column[AT_ANCHOR] + i), (T)1, false));
             }
-            if (full) list(c, order, 1, c.n, 0, 0, 0), lists.all_x = x + c.base * d, lists.all_m = m + c.base * d;
+            if (full) list(c, order, 1, c.n, 0), lists.all_x = x + c.base * d, lists.all_m = m + c.base * d;
         }
         for (Int h = 0; h < H;) {
             const Int count = smaller(at_once, H - h), first = job.first_step + h, position = first * run.batch, n = count * run.batch;
@@ -679,14 +626,12 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
                 if (job.loss == RIDGE) draw_normals(c.words, block, groups, margin);
                 else draw_uniforms(c.words, block, groups, margin);
                 for (Int i = 0; i < n; i++) lists.x[i] = features + skip + i * d;
-                margins<T, 0, 1>(run, Rows<T, true>{lists.x, nullptr, 0}, n, c.next, target, 0);
+                margins<T, 0, false>(run, Rows<T, true>{lists.x, nullptr, 0}, n, c.next, target, as_it_is);
                 for (Int i = 0; i < n; i += 4) {
                     const Double4 at = read4(target + i), drawn_numbers = read4(margin + aside + i);
                     const Double4 label = drawn_numbers * (1.0 + exponential(-at)) < all(1.0) ? all(1.0) : all(-1.0);
                     write4(target + i, job.loss == RIDGE ? at + job.target_noise * drawn_numbers : label);
                 }
-                for (Int step = count - 1; step >= 0 && run.pad != run.batch; step--) for (Int b = run.batch - 1; b >= 0; b--) /* as lists lie */
-                    target[step * run.pad + b] = target[step * run.batch + b], lists.x[step * run.pad + b] = lists.x[step * run.batch + b];
             }
             for (int s = 0; s < plan.team && !streamed && !full; s++) {
                 Client<T> &c = team[s];
@@ -699,7 +644,7 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
                 if (job.sampling == WITHOUT_REPLACEMENT) without_replacement(rows + skip, n, run.batch, order, jumps, c.n);
                 else if (job.sampling != WITH_REPLACEMENT) by_probability(job, c.base, c.n, c.last, rows + skip, n);
                 for (Int i = 0; i < 4; i++) rows[skip + n + i] = 0;
-                list(c, rows + skip, count, run.batch, s, plan.team * run.pad, run.pad);
+                list(c, rows + skip, count, run.batch, s);
             }
             plan.steps(run, lists, team, count);
             h += count;

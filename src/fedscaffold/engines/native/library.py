@@ -10,11 +10,7 @@ import numpy as np
 from fedscaffold.core.errors import EngineFailed
 
 FOLDER = Path(__file__).parent
-NAMES = (
-    "kernel.native.so",
-    "kernel.native.dylib",
-    "kernel.native.dll",
-)  # the dot keeps it from being a module
+NAMES = tuple(f"kernel.native.{ending}" for ending in ("so", "dylib", "dll"))  # no module, by the second dot
 MOST_LEVEL = 2  # AVX-512; tests choose less, to compare instruction sets
 
 INTEGER, WORD, REAL, POINTER = ctypes.c_int64, ctypes.c_uint64, ctypes.c_double, ctypes.c_void_p
@@ -23,29 +19,23 @@ INTEGER, WORD, REAL, POINTER = ctypes.c_int64, ctypes.c_uint64, ctypes.c_double,
 class Job(ctypes.Structure):
     """A round of local steps: `Job` of job.h, which says what the fields mean."""
 
-    _fields_ = (
-        *((name, INTEGER) for name in ("loss", "single_precision", "features", "classes", "columns", "batch")),
-        *((name, INTEGER) for name in ("sampling", "unpenalised")),
-        *((name, POINTER) for name in ("x", "m", "y", "offsets")),
-        ("l2", REAL),
-        *((name, POINTER) for name in ("ends", "chain_ends", "guide", "follows")),
-        ("branching", INTEGER),
-        ("limits", POINTER),
-        ("noise", REAL),
-        ("noise_seed", WORD),
-        ("ids", POINTER),
-        ("law_seed", WORD),
-        *((name, REAL) for name in ("scale_spread", "heterogeneity", "target_noise")),
-        *((name, POINTER) for name in ("roots", "centre", "tilt")),
-        *((name, INTEGER) for name in ("repetitions", "count")),
-        *(("theta", POINTER), ("theta_repetition", INTEGER), ("theta_client", INTEGER)),
-        *(("correction", POINTER), ("correction_repetition", INTEGER), ("correction_client", INTEGER)),
-        ("anchor", POINTER),
-        *(("steps", POINTER), ("steps_repetition", INTEGER), ("steps_client", INTEGER)),
-        *(("clients", POINTER), ("clients_repetition", INTEGER)),
-        *(("step_size", REAL), ("pull", REAL), ("first_step", INTEGER), ("seed", WORD)),
-        *(("round", INTEGER), ("first_client", INTEGER), ("out", POINTER)),
-    )
+    _fields_ = tuple(
+        (name, kind)
+        for kind, names in (
+            (INTEGER, "loss single_precision features classes columns batch sampling unpenalised"),
+            (POINTER, "x m y offsets"), (REAL, "l2"),
+            (POINTER, "ends chain_ends guide follows"), (INTEGER, "branching"),
+            (POINTER, "limits"), (REAL, "noise"), (WORD, "noise_seed"),
+            (POINTER, "ids"), (WORD, "law_seed"), (REAL, "scale_spread heterogeneity target_noise"),
+            (POINTER, "roots centre tilt"), (INTEGER, "repetitions count"),
+            (POINTER, "theta"), (INTEGER, "theta_repetition theta_client"),
+            (POINTER, "correction"), (INTEGER, "correction_repetition correction_client"), (POINTER, "anchor"),
+            (POINTER, "steps"), (INTEGER, "steps_repetition steps_client"),
+            (POINTER, "clients"), (INTEGER, "clients_repetition"), (REAL, "step_size pull"),
+            (INTEGER, "first_step"), (WORD, "seed"), (INTEGER, "round first_client"), (POINTER, "out"),
+        )
+        for name in names.split()
+    )  # fmt: skip
 
 
 @cache
@@ -84,7 +74,10 @@ def address(array: np.ndarray[Any, Any] | None) -> int | None:
     """Return where the numbers of a C-contiguous array begin in memory; the caller keeps the array alive."""
     if array is None:
         return None
-    found = array.__array_interface__  # four times as fast as array.ctypes
-    if found["strides"] is not None:
-        raise ValueError("only contiguous arrays can be handed to the kernel")
-    return int(found["data"][0])
+    buffer: Any = array  # as NumPy's types call it from Python 3.12 on
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # less than half the time of `array.ctypes`
+    except (TypeError, ValueError):  # read-only or empty
+        if not array.flags.c_contiguous:
+            raise ValueError("only contiguous arrays can be handed to the kernel") from None
+        return int(array.ctypes.data)

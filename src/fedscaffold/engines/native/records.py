@@ -83,11 +83,8 @@ class NativeRecords:
         _check(len(problem.client_ids) == problem.n_clients)
         _check(all(a.shape == (problem.dim,) for a in (problem.spectrum, problem.centre, problem.tilt)))
         job = self.job
-        job.sampling, job.ids, job.law_seed = (
-            WITH_REPLACEMENT,
-            self._keep(problem.client_ids, np.int64),
-            problem.seed,
-        )
+        job.sampling, job.law_seed = WITH_REPLACEMENT, problem.seed
+        job.ids = self._keep(problem.client_ids, np.int64)
         job.scale_spread, job.heterogeneity = problem.scale_spread, problem.heterogeneity
         job.target_noise = getattr(problem, "noise", 0.0)
         job.roots = self._keep(np.sqrt(problem.spectrum), np.float64)
@@ -142,15 +139,10 @@ class NativeRecords:
         for begin, end in pairwise(offsets.tolist()):
             least = (np.arange(end - begin, dtype=np.uint64) << np.uint64(32)) // np.uint64(end - begin)
             guide[begin:end] = np.searchsorted(ends[begin:end], least, side="right")
-        job.sampling, job.ends, job.guide = (
-            BY_PROBABILITY,
-            self._keep(ends, np.uint64),
-            self._keep(guide, np.int32),
-        )
+        job.sampling = BY_PROBABILITY
+        job.ends, job.guide = self._keep(ends, np.uint64), self._keep(guide, np.int32)
         if chain is not None:
-            room = (
-                np.repeat(sizes, sizes) - chain.branching
-            )  # so that all records that may follow are the client's
+            room = np.repeat(sizes, sizes) - chain.branching  # all that may follow are the client's records
             _check(chain.ends.shape == chain.follows.shape == (records,) and chain.branching >= 1)
             _check(chain.follows.min() >= 0 and bool((chain.follows <= room).all()))
             job.sampling, job.branching = ALONG_CHAIN, chain.branching
@@ -159,9 +151,8 @@ class NativeRecords:
     def _add_privacy(self, privacy: RecordLevel, seed: int) -> None:
         """Add the largest slope |ℓ'| of a record that leaves its gradient unclipped, clip/‖x‖, and the noise."""
         assert self.offsets is not None
-        x: Numbers = (
-            self.kept[0].ravel()[: int(self.offsets[-1]) * self.job.features].reshape(-1, self.job.features)
-        )
+        records, width = int(self.offsets[-1]), self.job.features
+        x: Numbers = self.kept[0].ravel()[: records * width].reshape(records, width)
         norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
         with np.errstate(divide="ignore"):
             self.job.limits = self._keep(np.minimum(privacy.clip / norms, np.finfo(x.dtype).max), x.dtype)

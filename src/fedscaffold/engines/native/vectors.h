@@ -14,7 +14,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define NOINLINE static __attribute__((noinline))
 #define INLINED __attribute__((always_inline)) /* behind a lambda's parameters */
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 #define SHUFFLE __builtin_shufflevector
 
 namespace {
@@ -24,6 +24,7 @@ typedef double Double4 __attribute__((vector_size(32)));
 typedef float Float8 __attribute__((vector_size(32)));
 typedef float Float4 __attribute__((vector_size(16)));
 typedef uint64_t Word4 __attribute__((vector_size(32)));
+typedef uint32_t Word8 __attribute__((vector_size(32)));
 
 template <class T> struct VectorOf;
 template <> struct VectorOf<double> { typedef Double4 type; };
@@ -59,6 +60,14 @@ FUSED Double4 fused(Double4 a, Double4 b, Double4 c) { for (int i = 0; i < 4; i+
 FUSED Float8 fused(Float8 a, Float8 b, Float8 c) { for (int i = 0; i < 8; i++) a[i] = __builtin_fmaf(a[i], b[i], c[i]); return a; }
 INLINE Double4 root(Double4 x) { for (int i = 0; i < 4; i++) x[i] = sqrt(x[i]); return x; }
 #endif
+/* Four whole numbers of 32 bits as words. */
+INLINE Word4 words_of(const int32_t *p) {
+#if defined(__AVX2__)
+    return (Word4)_mm256_cvtepu32_epi64(read_as<__m128i>(p));
+#else
+    return Word4{(uint32_t)p[0], (uint32_t)p[1], (uint32_t)p[2], (uint32_t)p[3]};
+#endif
+}
 /* The products of the lower halves of 64-bit words. */
 INLINE Word4 low_product(Word4 a, Word4 b) {
 #if defined(__AVX2__)
@@ -80,38 +89,54 @@ INLINE Float8 halve4(Float8 a, Float8 b) { return SHUFFLE(a, b, 0, 1, 2, 3, 12, 
 template <int n> INLINE void sums(Double4 *a) { HALVE(halve1, n) HALVE(halve2, (n + 1) / 2) }
 template <int n> INLINE void sums(Float8 *a) { HALVE(halve1, n) HALVE(halve2, (n + 1) / 2) HALVE(halve4, (n + 3) / 4) }
 
-/* Functions of doubles apply to floats by halves. */
-INLINE Double4 half(Float8 a, int k) {
-    return k ? __builtin_convertvector(SHUFFLE(a, a, 4, 5, 6, 7), Double4) : __builtin_convertvector(SHUFFLE(a, a, 0, 1, 2, 3), Double4);
-}
-INLINE Float8 joined(Double4 a, Double4 b) {
-    return SHUFFLE(__builtin_convertvector(a, Float4), __builtin_convertvector(b, Float4), 0, 1, 2, 3, 4, 5, 6, 7);
-}
+/* Four doubles in memory of either type. */
 INLINE void write4(double *p, Double4 v) { write(p, v); }
 INLINE void write4(float *p, Double4 v) { write(p, __builtin_convertvector(v, Float4)); }
 INLINE Double4 read4(const double *p) { return read(p); }
 INLINE Double4 read4(const float *p) { return __builtin_convertvector(read_as<Float4>(p), Double4); }
 
 /* c[0] + c[1] x + ... by Estrin's scheme, which waits less than Horner's. */
-template <int n> INLINE Double4 polynomial(const double (&coefficients)[n], Double4 x) {
-    Double4 c[n];
+template <int n, class T, class V> INLINE V polynomial(const T (&coefficients)[n], V x) {
+    V c[n];
     UNROLL for (int i = 0; i < n; i++) c[i] = all(coefficients[i]);
     UNROLL for (int left = n; left > 1; left = (left + 1) / 2, x = x * x)
         UNROLL for (int i = 0; 2 * i < left; i++) c[i] = 2 * i + 1 < left ? fused(c[2 * i + 1], x, c[2 * i]) : c[2 * i];
     return c[0];
 }
 
-/* e^x to 1e-14, and e^±708 beyond: x = k ln 2 + r with |r| <= ln 2 / 2, Taylor's series of e^r, and 2^k from its bits. */
-INLINE Double4 exponential(Double4 x) {
-    static constexpr double TAYLOR[] = {1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
-                                        1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800};
-    const double round_and_bias = 0x1.8p52 + 1023.0; /* rounds to a whole number, whose low bits are 2^k's exponent */
-    x = x < all(-708.0) ? all(-708.0) : x;
-    x = x > all(708.0) ? all(708.0) : x;
-    const Double4 shifted = fused(x, all(0x1.71547652b82fep+0), all(round_and_bias)), k = shifted - round_and_bias;
-    const Double4 r = fused(k, all(-0x1.a39ef35793c76p-33), fused(k, all(-0x1.62e42feep-1), x)); /* ln 2 in two parts */
-    return polynomial(TAYLOR, r) * (Double4)((Word4)shifted << 52);
+/* x between -most and most, and NaN if x is. */
+#if defined(__AVX__)
+INLINE Double4 clamped(Double4 x, double most) { return (Double4)_mm256_min_pd((__m256d)all(most), _mm256_max_pd((__m256d)all(-most), (__m256d)x)); }
+INLINE Float8 clamped(Float8 x, float most) { return (Float8)_mm256_min_ps((__m256)all(most), _mm256_max_ps((__m256)all(-most), (__m256)x)); }
+#else
+template <class V, class T> INLINE V clamped(V x, T most) { x = x < all(-most) ? all(-most) : x; return x > all(most) ? all(most) : x; }
+#endif
+
+/* e^x + plus by x = k ln 2 + r with |r| <= ln 2 / 2, the polynomial nearest to e^r there, and 2^k from its bits; relative errors
+   are below 1e-15, or 1e-7 in single precision. Beyond BOUND it is e^BOUND. */
+template <class T> struct Exponent;
+template <> struct Exponent<double> {
+    typedef Word4 Bits;
+    static constexpr double SERIES[] = {0x1p+0, 0x1.0000000000029p+0, 0x1.000000000004bp-1, 0x1.5555555548ca1p-3, 0x1.555555552faadp-5,
+        0x1.1111113370bb1p-7, 0x1.6c16c20d51d5ap-10, 0x1.a01967c777449p-13, 0x1.a017fc452199p-16, 0x1.730bd3065ea1p-19, 0x1.2a468f8626cafp-22};
+    static constexpr double BOUND = 708.0, ROUND_AND_BIAS = 0x1.8p52 + 1023.0, LN2 = 0x1.62e42feep-1, LN2_REST = 0x1.a39ef35793c76p-33;
+    static constexpr int SHIFT = 52;
+};
+template <> struct Exponent<float> {
+    typedef Word8 Bits;
+    static constexpr float SERIES[] = {0x1p+0f, 0x1.000000d5p+0f, 0x1.00000174p-1f, 0x1.5553c1p-3f, 0x1.55516p-5f, 0x1.12903cp-7f, 0x1.709ab2p-10f};
+    static constexpr float BOUND = 87.0f, ROUND_AND_BIAS = 0x1.8p23f + 127.0f, LN2 = 0x1.62e4p-1f, LN2_REST = 0x1.7f7d1cp-20f;
+    static constexpr int SHIFT = 23;
+};
+template <class T, class V> INLINE V exponential_of(V x, T plus) {
+    typedef Exponent<T> E;
+    x = clamped(x, E::BOUND);
+    const V shifted = fused(x, all((T)0x1.71547652b82fep+0), all(E::ROUND_AND_BIAS)); /* a whole number, whose low bits are 2^k's exponent */
+    const V k = shifted - E::ROUND_AND_BIAS, r = fused(k, all(-E::LN2_REST), fused(k, all(-E::LN2), x));
+    return fused(polynomial(E::SERIES, r), (V)((typename E::Bits)shifted << E::SHIFT), all(plus));
 }
+INLINE Double4 exponential(Double4 x, double plus = 0) { return exponential_of(x, plus); }
+INLINE Float8 exponential(Float8 x, float plus = 0) { return exponential_of(x, plus); }
 
 /* Whole numbers below 2^52 as doubles. */
 INLINE Double4 as_doubles(Word4 x) { return (Double4)(x | (0x433ull << 52)) - 0x1p52; }

@@ -1,4 +1,4 @@
-"""The coordinator of a study: proposes the plan and the roster, asks numbered questions, and adds up the answers."""
+"""The coordinator of a study: it proposes plan and roster, asks numbered questions, and adds up the answers."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ class Coordinator:
     # documents
 
     def begin(self) -> None:
-        """Propose the plan and the roster, and complete the plan by a survey if its codebook leaves something open.
+        """Propose the plan and the roster; complete the plan by a survey if its codebook leaves something open.
 
         Raises
         ------
@@ -192,9 +192,9 @@ class Coordinator:
             levels = {level: count for level, count in levels.items() if level != OTHER}
         if len(levels) < 2:
             least = self.plan.min_cell
-            what = "the target" if target else "column"
+            what, found = "the target" if target else "column", "one level" if levels else "no level"
             raise InvalidInput(
-                f"{what} {name!r} has {'one level' if levels else 'no level'} with at least {least} rows at a site; "
+                f"{what} {name!r} has {found} with at least {least} rows at a site; "
                 f"{'list its levels in the codebook' if target else 'ignore it'}, or lower min_cell"
             )
         usual = max((level for level in levels if level != OTHER), key=lambda level: levels[level])
@@ -261,7 +261,8 @@ class Totals:
 
 
 def _document(kind: str, document: Mapping[str, Any]) -> Payload:
-    return Payload({KIND: kind, DOCUMENT: json.dumps(document, sort_keys=True, allow_nan=False)})
+    """Return a message with a document, whose keys keep their order."""
+    return Payload({KIND: kind, DOCUMENT: json.dumps(document, allow_nan=False)})
 
 
 def _words_in(reply: Payload, site: str) -> Words:

@@ -1,7 +1,7 @@
 """Numbers as whole numbers modulo a power of 2⁶⁴, so that their sums over sites are exact and can be masked.
 
 A float becomes a whole number of units 2ᵉ, rounded once; of a number in three words with unit 2⁻⁸⁰ the largest is
-about 10²⁷ and the rounding below 10⁻²⁴. The sum of all sites' words is the word of the sum, in any order, on any machine.
+about 10²⁷ and the rounding below 10⁻²⁴. The sum of all sites' words is the word of the sum, in any order.
 """
 
 import secrets

@@ -19,6 +19,7 @@ from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.data.encoding import Category, Encoding, Number
 from fedscaffold.data.public import PublicTarget
+from fedscaffold.data.settings import parameter_entries
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.problems.families import FAMILIES, Kind, TargetFamily
@@ -186,9 +187,9 @@ class StudySettings(BaseModel):
     tolerance: str | float = "se:0.05"
     trainer: Literal["auto", "newton", "scaffold"] = "auto"
     hessians: bool = True
-    max_exchanges: int = Field(500, ge=1, le=1_000_000)
-    evaluate: float = Field(0.0, ge=0.0, lt=1.0)
-    min_cell: int = Field(5, ge=1)
+    max_exchanges: int = Field(default=500, ge=1, le=1_000_000)
+    evaluate: float = Field(default=0.0, ge=0.0, lt=1.0)
+    min_cell: int = Field(default=5, ge=1)
     sums: Literal["secure", "open"] = "secure"
     epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
@@ -247,14 +248,16 @@ class Plan(StudySettings):
 
     name: str = "study"
     sites: tuple[str, ...]
-    rows: int | None = Field(None, ge=1)
+    rows: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         problems = []
-        for name in (self.name, *self.sites):
-            if not SITE_NAME.fullmatch(name):
-                problems.append(f"{shown(name)} is not a name: letters, digits and . _ - are, at most 40")
+        problems += [
+            f"{shown(name)} is not a name: letters, digits and . _ - are, at most 40"
+            for name in (self.name, *self.sites)
+            if not SITE_NAME.fullmatch(name)
+        ]
         if len(set(self.sites)) < len(self.sites) or not 2 <= len(self.sites) <= MOST_SITES:
             problems.append("a study has two or more sites with different names")
         if self.sums == "secure" and len(self.sites) == 2:
@@ -402,7 +405,7 @@ class Plan(StudySettings):
         if self.incomplete:
             raise InvalidInput(f"the codebook of {self.incomplete[0]!r} is not complete; a survey completes it")
         private = self.epsilon is not None
-        columns = []
+        columns: list[Number | Category] = []
         for name in self.feature_names:
             column = self.columns[name]
             if column.levels is None:
@@ -434,13 +437,21 @@ class Plan(StudySettings):
         )  # fmt: skip
 
 
+def sentences(settings: type[BaseModel]) -> dict[str, str]:
+    """Return the first sentence about each setting, from the documentation of its class."""
+    found: dict[str, str] = {}
+    for names, entry in parameter_entries(settings.__doc__ or "").items():
+        sentence = " ".join(entry.partition("\n")[2].split()).split(". ")[0].rstrip(".")
+        found |= dict.fromkeys(names.split(", "), sentence)
+    return found
+
+
 def in_words(error: ValidationError, what: str) -> InvalidInput:
     """Return a validation error as one of this package, with all problems and the values given."""
     found = Collector(what)
     for each in error.errors():
-        name = ".".join(
-            str(part) for part in each["loc"] if part not in ("float", "str", "int", "constrained-float")
-        )
+        parts = (str(part) for part in each["loc"] if part not in ("float", "str", "int", "constrained-float"))
+        name = shown(".".join(parts))  # a key may hold anything
         text = each["msg"].removeprefix("Value error, ")
         if each["type"] == "missing":
             found.add(f"{name} is required")

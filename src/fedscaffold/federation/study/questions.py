@@ -95,7 +95,7 @@ def allowed(plan: Plan, phase: str) -> bool:
     if survey or plan.incomplete:
         return survey and bool(plan.incomplete) and plan.epsilon is None and not judged
     if plan.epsilon is not None:
-        return name == "noisy"
+        return name == "noisy" and not judged
     if judged or name == "evaluate":
         return plan.evaluate > 0.0 and name in ("sums", "gradient", "train", "evaluate", "scores")
     if name in ("sums", "scores"):
@@ -313,7 +313,7 @@ def _evaluation(rows: SiteRows, theta: Array) -> dict[str, Any]:
         probability, positive = expit(test.record_margins(theta)[:, 0]), test.targets > 0
         bins = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
         both = np.stack([np.bincount(bins[rows], minlength=BINS) for rows in (~positive, positive)])
-        sums = np.bincount(bins, probability, minlength=BINS)
+        sums: Array = np.bincount(bins, probability, minlength=BINS).astype(np.float64)
         both, sums = without_small_bins(both, sums, least)
         found |= {"histogram": both.ravel(), "predicted": sums}
     return found
@@ -334,7 +334,10 @@ def without_small_bins(both: Any, sums: Array, least: int) -> tuple[Any, Array]:
     left.
     """
     both, sums = both.copy(), sums.copy()
-    small = lambda k: bool(((both[:, k] > 0) & (both[:, k] < least)).any())  # noqa: E731
+
+    def small(k: int) -> bool:
+        return bool(((both[:, k] > 0) & (both[:, k] < least)).any())
+
     last = 0
     for k in range(1, both.shape[1]):
         if small(last) or (small(k) and k == both.shape[1] - 1):
@@ -405,9 +408,9 @@ def closing_sums_of(total: Mapping[str, Array], coding: Agreement, theta: Array)
 
 # levels as tables of sums
 
-# A level is a key of a table of cells, each the sum of the keys that fall into it, times their rows: how many rows, a
-# checksum, the length and the bytes. Every key falls into three cells. A cell with one key (from any number of sites)
-# shows it; taken out of its other cells, it makes room for the next (an invertible Bloom lookup table).
+# A level is a key of a table of cells, each the sum of the keys that fall into it times their rows: how many rows,
+# a checksum, the length and the bytes. Every key falls into three cells. A cell with one key, from any number of
+# sites, shows it; taken out of its other cells, it makes room for the next (an invertible Bloom lookup table).
 
 
 def _level_table(levels: Mapping[str, int], cells: int) -> Array:

@@ -1,8 +1,8 @@
 """The roster of a study: its sites and their keys, and masks that cancel in the sum over exactly these sites.
 
-Every two sites share a secret by Diffie and Hellman's exchange of their keys. For each question both derive the same
-mask from it, which one adds to its numbers and the other subtracts. A message alone is random to everybody who holds
-neither of a pair's keys; the sum over the whole roster is the sum of the numbers. Masks depend on the plan, the
+Every two sites share a secret by Diffie and Hellman's exchange of their keys. For each question both derive the
+same mask from it, which one adds to its numbers and the other subtracts. A message alone is random to anybody
+without a key of the pair; the sum over the whole roster is the sum of the numbers. Masks depend on the plan, the
 roster and all questions up to this one: sites that were asked different things, or with other sites, send messages
 whose sum is random.
 """
@@ -144,7 +144,7 @@ class Masks:
 
 
 def _keystream(shared: bytes, context: str, words: int) -> Words:
-    """Return pseudo-random words from a shared secret; every context has its own key, so the counter starts at 0."""
+    """Return pseudo-random words from a shared secret; every context has a key, so the counter starts at 0."""
     key = HKDF(SHA256(), 32, salt=None, info=b"fedscaffold mask " + context.encode()).derive(shared)
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
     return np.frombuffer(encryptor.update(bytes(8 * words)), "<u8").astype(np.uint64)

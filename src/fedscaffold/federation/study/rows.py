@@ -1,4 +1,4 @@
-"""A site's rows: its table read through the plan's codebook, with rare levels merged before anything is added up."""
+"""A site's rows: its table as the plan's codebook reads it, with rare levels merged before anything is added."""
 
 import hashlib
 import os
@@ -136,7 +136,7 @@ class SiteRows:
             try:
                 if column.type == "number":
                     found += self._problems_of_number(name)
-                elif name not in surveyed:
+                elif name not in surveyed or name == self.plan.target:
                     found += self._problems_of_category(name)
             except InvalidInput as error:
                 found.append(str(error))

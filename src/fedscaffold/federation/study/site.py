@@ -41,6 +41,7 @@ PLAN, PROPOSED, ROSTER, STATE, RESULT = "plan", "proposed", "roster", "state", "
 REFUSED = "study-refused"  # name of a value
 KIND, DOCUMENT = "study-message", "document"  # names of values
 BEGIN = "0" * 64  # the chain before the first question
+DIGEST = "[0-9a-f]{64}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +205,7 @@ class StudySite:
         kind = fields.choice(KIND, "plan", "roster", "question", "result")
         if kind == "question":
             question = Question(
-                plan=fields.text("plan", pattern="[0-9a-f]{64}"), roster=fields.text("roster", pattern="[0-9a-f]{64}"),
+                plan=fields.text("plan", pattern=DIGEST), roster=fields.text("roster", pattern=DIGEST),
                 number=fields.integer("number", least=0), phase=fields.text("phase", longest=40),
                 vector=np.asarray(payload.arrays.get("vector", np.zeros(0)), np.float64).ravel(),
             )  # fmt: skip

@@ -37,7 +37,7 @@ class StudyStatus(BaseModel):
     Parameters
     ----------
     tolerance
-        The plan's tolerance; None under a privacy budget, since the distance to the pooled model is not known then.
+        The plan's tolerance; None under a privacy budget, as the distance to the pooled model is not known then.
     state
         "running", "finished", "stopped" by an error, or "killed" if the process is gone and could not say why.
     exchanges, seconds_per_exchange
@@ -46,6 +46,12 @@ class StudyStatus(BaseModel):
         The error of the model that is trained, by exchange of the training.
     started, updated
         When the study began, and when this was written, in UTC.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import StudyStatus
+    >>> StudyStatus(name="pilot", target="ill", tolerance="se:0.05").aim
+    0.005
     """
 
     model_config = ConfigDict(frozen=True)
@@ -115,7 +121,7 @@ class StatusBoard:
         self.folder = None if folder is None else Path(folder)
         tolerance = plan.tolerance if plan.epsilon is None else None
         sites = {site: SiteStatus() for site in plan.sites}
-        names = {"name": plan.name, "target": plan.target, "fingerprint": plan.fingerprint}
+        names: Any = {"name": plan.name, "target": plan.target, "fingerprint": plan.fingerprint}
         self.status = StudyStatus(**names, tolerance=tolerance, sites=sites, started=now())
 
     def phase(self, name: str) -> None:
@@ -170,7 +176,16 @@ class StatusBoard:
 
 
 def study_status(folder: str | os.PathLike[str]) -> StudyStatus:
-    """Return how the study in a coordinator's folder stands; raise `InvalidInput` if there is none."""
+    """Return how the study in a coordinator's folder stands; raise `InvalidInput` if there is none.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from fedscaffold.federation import study_status
+    >>> study_status(tempfile.mkdtemp())  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    fedscaffold.core.errors.InvalidInput: cannot read the status of a study
+    """
     path = Path(folder).expanduser() / STATUS
     try:
         status = StudyStatus.model_validate_json(read_text(path, "the status of a study"))

@@ -1,4 +1,4 @@
-"""`Study`: the choices of a study, and its run with all sites in one process; `conduct` runs any study."""
+"""`Study`: the choices of a study, and its run in one process; `conduct` runs it over any transport."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,12 +15,13 @@ from fedscaffold.federation.study.coordinator import Coordinator, Totals
 from fedscaffold.federation.study.evaluation import Evaluation, evaluation_of
 from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.plan import Column, Plan, StudySettings
-from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.transport import InProcess, Transport
 from fedscaffold.inference.training import TrainingSettings, train
+from fedscaffold.models.fit import Fit
 
+StudyResult = Fit  # a fit is a study in one process
 NUMBERS_PER_SECOND = 2e8  # of a table that a local step reads; decides between Newton and Scaffold
 
 
@@ -31,8 +32,8 @@ def conduct(
     keys: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] | None = None,
     board: StatusBoard | None = None,
-    save: Callable[[StudyResult], None] = lambda result: None,
-) -> StudyResult:
+    save: Callable[[Fit], None] = lambda result: None,
+) -> Fit:
     """Conduct a study over a transport, from nothing but the sites' answers.
 
     Parameters
@@ -53,7 +54,7 @@ def conduct(
 
     Returns
     -------
-    StudyResult
+    Fit
         The model and its certificate.
 
     Raises
@@ -74,7 +75,7 @@ def conduct(
     return result
 
 
-def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard) -> StudyResult:
+def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard) -> Fit:
     plan = coordinator.plan
     if plan.epsilon is not None:
         from fedscaffold.federation.study.private import trained_within_budget
@@ -101,10 +102,12 @@ def _trained(coordinator: Coordinator, transport: Transport, board: StatusBoard)
         total = coordinator.ask("evaluate", without.theta)
         evaluation = evaluation_of(total, coordinator.by_site, plan)
     sums = trained.certificate.sums
-    return StudyResult(
-        plan=plan,
+    return Fit(
+        name=plan.name,
+        settings=plan,
         coding=totals.coding,
         trained=trained,
+        sites=plan.sites,
         n_rows=sums.rows if sums is not None else plan.rows or 0,
         evaluation=evaluation,
         received=tuple(coordinator.received),
@@ -189,7 +192,7 @@ class Study(StudySettings):
         rules: SiteRules | None = None,
         engine: str | Engine = "auto",
         folder: str | os.PathLike[str] | None = None,
-    ) -> StudyResult:
+    ) -> Fit:
         """Conduct the study with all sites in this process: the result that a network would give.
 
         Parameters
@@ -208,7 +211,7 @@ class Study(StudySettings):
 
         Returns
         -------
-        StudyResult
+        Fit
             The model, its certificate, and all that the coordinator received.
         """
         read = {

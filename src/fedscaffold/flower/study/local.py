@@ -1,4 +1,4 @@
-"""A whole study on this machine: processes for sites and coordinator, on loopback with TLS and keys."""
+"""A whole study on this machine: a process for each site, the coordinator in this one, on loopback with TLS."""
 
 import subprocess
 import sys
@@ -9,22 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import write_text
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.data.tables import check_names, labels, load_pyarrow, pick_all, some
 from fedscaffold.federation.study.journal import private_folder
-from fedscaffold.federation.study.report.status import StudyStatus
-from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.plan import SITE_NAME, StudySettings
+from fedscaffold.federation.study.study import Study
 from fedscaffold.flower.processes import end_process, flower_environment, free_port, start_bound
-from fedscaffold.flower.study.invite import public_key_of, write_invites
-from fedscaffold.flower.study.link import CoordinatorLink
-from fedscaffold.flower.study.study_file import NAME, StudyFile, StudyFolder
+from fedscaffold.flower.study.run import conduct_study
+from fedscaffold.flower.study.study_file import RunSettings, StudyFile, StudyFolder, write_invites
+from fedscaffold.models.fit import Fit
 
 MAX_SITES = 16  # each is a process
 JOIN_SECONDS = 120.0  # for a site's process to check its table and make its key
 LEAVE_SECONDS = 30.0  # for a site to write its page after the study
 TIMEOUT = 300.0  # seconds that a site has to answer
 MAIN = "from fedscaffold.cli.start import main; main()"
-WIDEST = 60  # characters of a site's name
+WIDEST = 36  # characters of a site's name, and four for "site"
 
 
 def site_files(
@@ -32,9 +33,8 @@ def site_files(
     client: str | None,
     folder: Callable[[], Path],
     columns: Iterable[str] = (),
-    check: Callable[[int], Any] = lambda n_sites: None,
 ) -> dict[str, Path]:
-    """A table for each site: the files themselves, or the parts of one file, split by a column.
+    """Return a table for each site: the files themselves, or the parts of one file, split by a column.
 
     Parameters
     ----------
@@ -45,9 +45,7 @@ def site_files(
     folder
         folder() → where to write the parts; not called before everything has been checked.
     columns
-        Names of columns that one file to split must have. Sites with files of their own check theirs themselves.
-    check
-        check(number of sites) refuses what a study of so many cannot have.
+        Names of columns that one file to split must have. Sites with separate files check theirs themselves.
     """
     for file in files:
         is_parquet(existing_file(file))
@@ -56,20 +54,17 @@ def site_files(
             raise InvalidInput(
                 "--client splits one file; give one file, or leave --client out and give one per site"
             )
-        return _split(read_table(files[0]), client, folder, columns, check)
+        return _split(read_table(files[0]), client, folder, columns)
     if len(files) < 2:
         raise InvalidInput("a study has two sites or more: give one file per site, or --client to split one")
     _check_number(len(files))
-    check(len(files))
     names = [_site_name(file.name.split(".")[0]) for file in files]
     if len(set(names)) < len(names):
         raise InvalidInput(f"files must have different names, got {some(names)}")
     return dict(sorted(zip(names, (file.resolve() for file in files), strict=True)))
 
 
-def _split(
-    table: Any, column: str, folder: Callable[[], Path], columns: Iterable[str], check: Callable[[int], Any]
-) -> dict[str, Path]:
+def _split(table: Any, column: str, folder: Callable[[], Path], columns: Iterable[str]) -> dict[str, Path]:
     pa = load_pyarrow()
     import pyarrow.compute as compute
     from pyarrow import parquet
@@ -81,7 +76,6 @@ def _split(
         raise InvalidInput(f"the client column {column!r} has {named.null_count} missing values; fill them first")
     values = sorted(named.unique().to_pylist())
     _check_number(len(values))
-    check(len(values))
     names = [_site_name(str(value)) for value in values]
     if len(set(names)) < len(names):
         names = [f"site-{k + 1}" for k in range(len(values))]
@@ -102,93 +96,87 @@ def _check_number(count: int) -> None:
 
 
 def _site_name(text: str) -> str:
-    """A name that sites may have, from any text."""
+    """Return a name that sites may have, from any text."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in text)[:WIDEST]
-    return name if NAME.fullmatch(name) else f"site{name}"[:WIDEST]
+    return name if SITE_NAME.fullmatch(name) else f"site{name}"[:WIDEST]
 
 
 class LocalStudy:
-    """Runs a study with processes of this machine, each site in its own, and ends them afterwards.
+    """Runs a study with processes of this machine, one for each site, and ends them afterwards.
 
     Parameters
     ----------
     folder
-        A folder for everything: coordinator/, and a folder for each site.
+        A folder for everything: coordinator/, and sites/ with a folder for each.
     tables
         The file of each site.
     settings
-        Target, model and tolerance.
-    tell
-        Is told, in a sentence, what happens.
+        The choices of the study.
+    say
+        Called with a sentence about whatever happens.
     """
 
     def __init__(
-        self, folder: Path, tables: Mapping[str, Path], settings: StudySettings, tell: Callable[[str], None]
+        self, folder: Path, tables: Mapping[str, Path], settings: StudySettings, say: Callable[[str], None]
     ) -> None:
-        self.folder, self.tables, self.settings, self.tell = (
-            private_folder(folder).resolve(),
-            tables,
-            settings,
-            tell,
-        )
+        self.folder, self.tables, self.say = private_folder(folder).resolve(), tables, say
+        first = {site: read_table(path) if k == 0 else None for k, (site, path) in enumerate(tables.items())}
+        chosen = {name: getattr(settings, name) for name in settings.model_fields_set}
+        self.plan = Study(**chosen).plan_for(first)
         self.out = self.folder / "coordinator" / "out"
         self._sites: dict[str, subprocess.Popen[bytes]] = {}
 
-    def run(self, each: Callable[[StudyStatus], None]) -> StudyStatus:
-        """Invite, join, accept and conduct; each(status) is called whenever the study's status changes."""
+    def run(self, **more: Any) -> Fit:
+        """Invite, join, accept and conduct; see `conduct_study` for further arguments."""
         file = private_folder(self.folder / "coordinator") / "study.toml"
-        study = StudyFile(
-            name="study", settings=self.settings, sites=tuple(self.tables), missing="error", timeout=TIMEOUT,
-            address=f"127.0.0.1:{free_port()}",
-        )  # fmt: skip
-        file.write_text(study.text(), encoding="utf-8")
+        address = f"127.0.0.1:{free_port()}"
+        settings = RunSettings(address=address, absent="error", timeout=TIMEOUT)
+        write_text(file, StudyFile(self.plan, settings).text())
         try:
-            for site, invite in zip(self.tables, write_invites(file, list(self.tables)), strict=True):
+            for site, invite in zip(self.plan.sites, write_invites(file), strict=True):
                 self._join(site, invite)
             self._accept(StudyFolder(file))
-            found = CoordinatorLink(file, self.out, self.tell).run(each)
-            self._wait_for_sites(found)
+            found = conduct_study(file, self.out, say=self.say, **more)
+            self._wait_for_sites()
             return found
         finally:
             for process in self._sites.values():
                 end_process(process, seconds=10.0)
 
     def _join(self, site: str, invite: Path) -> None:
-        home = private_folder(self.folder / site)
+        home = private_folder(self.folder / "sites" / site)
         words = [
             sys.executable, "-c", MAIN, "study", "join", str(invite), "--data", str(self.tables[site]), "--accept",
-            "auto", "--state", str(home),
+            "auto", "--state", str(home / "site"),
         ]  # fmt: skip
         self._sites[site] = start_bound(
             words, log=home / "join.log", environment=flower_environment(home), folder=home
         )
 
     def _accept(self, folder: StudyFolder) -> None:
-        """Accept the key of each site when it is there; refused with what a site's process said if it ended."""
-        end, refused, waiting = time.monotonic() + JOIN_SECONDS, list[str](), set(self.tables)
+        """Accept the key of each site when it is there; raise with the last words of processes that ended."""
+        end, rejected, waiting = time.monotonic() + JOIN_SECONDS, list[str](), set(self.tables)
         while waiting and time.monotonic() < end:
             for site in sorted(waiting):
-                key = self.folder / site / f"{site}.pub"
+                key = self.folder / "sites" / site / "site" / f"{site}.pub"
                 if self._sites[site].poll() is not None:
-                    refused.append(f"site {site}: {self._last_words(site)}")
+                    rejected.append(f"site {site}: {self._last_words(site)}")
                     waiting.discard(site)
                 elif key.exists():
-                    folder.accept(site, public_key_of(str(key))[1])
+                    folder.accept(self.plan, [str(key)])
                     waiting.discard(site)
             time.sleep(0.1)
-        refused += [f"site {site} did not start within {JOIN_SECONDS:g} seconds" for site in sorted(waiting)]
-        if refused:
-            raise InvalidInput("; ".join(refused))
+        rejected += [f"site {site} did not start within {JOIN_SECONDS:g} seconds" for site in sorted(waiting)]
+        if rejected:
+            raise InvalidInput("; ".join(rejected))
 
     def _last_words(self, site: str) -> str:
-        lines = (
-            (self.folder / site / "join.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        )
-        return lines[-1].removeprefix("error: ") if lines else "its process ended"
+        log = (self.folder / "sites" / site / "join.log").read_text(encoding="utf-8", errors="replace").strip()
+        return log.rpartition("error: ")[2] if log else "its process ended"
 
-    def _wait_for_sites(self, found: StudyStatus) -> None:
-        """Let sites that were told the result write their pages."""
-        end = time.monotonic() + LEAVE_SECONDS * (found.state == "finished")
+    def _wait_for_sites(self) -> None:
+        """Let sites that have the result write their pages."""
+        end = time.monotonic() + LEAVE_SECONDS
         for process in self._sites.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))

@@ -1,148 +1,143 @@
-"""A site that joined a study: its folder has the invitation, the node's key, and where the table is."""
+"""A site that joins a study: its folder with key, log and state, and its answers to the coordinator."""
 
-import os
+import json
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import Fields
-from fedscaffold.data.settings import DETECTED, CsvFormat
+from fedscaffold.core.files import path_of, read_text
 from fedscaffold.federation.client.files import SiteFolder
-from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.client.rules import SiteRules
-from fedscaffold.federation.client.store import SiteStore
+from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.signing import check_signature
-from fedscaffold.federation.study.private.at_site import with_budget
+from fedscaffold.federation.refusals import MEANING, Refusal, RefusalCode
+from fedscaffold.federation.signing import check_signature, digest_of, sign_reply
+from fedscaffold.federation.study.plan import in_words
+from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.rows import TableFile
-from fedscaffold.federation.study.site import StudySite
+from fedscaffold.federation.study.site import DOCUMENT, KIND, REFUSED, SiteRules, StudySite, refusal_in
 from fedscaffold.flower.certificates import make_key
-from fedscaffold.flower.study.invite import Invite
+from fedscaffold.flower.study.study_file import Invite
 
-ACCEPT = ("auto", "ask")
-INVITE, JOINED = "invitation.json", "joined"
+INVITATION, STOPPED = "invitation.json", "stopped"
 
 
-@dataclass(frozen=True, kw_only=True)
+def load_rules(path: Path | None) -> SiteRules:
+    """Return the limits in the table [study] of a site's policy, a TOML file; the defaults without a file."""
+    if path is None:
+        return SiteRules()
+    try:
+        found = tomllib.loads(read_text(path_of(path), "the policy")).get("study", {})
+        return TypeAdapter(with_config(ConfigDict(extra="forbid"))(SiteRules)).validate_python(found)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not a TOML file: {error}") from None
+    except ValidationError as error:
+        raise InvalidInput(f"{path}: {in_words(error, '[study]')}") from None
+
+
+@dataclass
 class JoinedSite:
     """A site's part in a study, in a folder of its own.
 
     Parameters
     ----------
     folder
-        The folder, made for its owner alone.
+        The folder, made for its owner alone by `open`.
     invite
         The invitation.
-    data
-        The table.
-    text
-        How a .csv file is written.
+    table
+        The site's table.
     policy
-        A TOML file of `SitePolicy`, with `SiteRules` in its table [study]; None for the defaults.
-    accept
-        "auto" accepts any agreement on columns and coding, "ask" none but those that people accepted before.
+        A TOML file of the site's limits; None for the defaults.
     peers
-        Fingerprints, without spaces, of the other sites' keys for secure sums, from their people; with none, those
-        that come first are kept.
+        Fingerprints of other sites' keys, from their people; a roster with others is not accepted.
+    accept_roster
+        accept_roster(roster) → whether people accept a roster with sites that are not among the peers.
     """
 
     folder: Path
     invite: Invite
-    data: Path
-    text: CsvFormat = DETECTED
+    table: TableFile
     policy: Path | None = None
-    accept: str = "ask"
     peers: Mapping[str, str] = field(default_factory=dict)
+    accept_roster: Callable[[Roster], bool] = lambda roster: True
+    over: str = ""  # the reason why the study is over, once it is
+    stopped: bool = False  # whether it stopped before it had a result
 
-    def save(self) -> Path:
-        """Write the folder, with a key for the node unless there is one; returns the file of the public key."""
-        store = SiteFolder(self.folder)
-        earlier = self.folder / INVITE
-        if earlier.exists() and (Invite.load(earlier).study, Invite.load(earlier).site) != (
-            self.invite.study,
-            self.invite.site,
-        ):
-            raise InvalidInput(f"{self.folder} belongs to another study or site; choose another folder")
-        self.invite.save(earlier)
-        if not self.private_key.exists():
-            make_key(self.folder, self.invite.site, comment=self.invite.site)
-        text = {name: value for name, value in vars(self.text).items() if value is not None}
-        policy = None if self.policy is None else str(self.policy.resolve())
-        told = {
-            "data": str(self.data.resolve()),
-            "text": text,
-            "policy": policy,
-            "accept": self.accept,
-            "peers": dict(self.peers),
-        }
-        store.save_note(JOINED, told)
-        return self.private_key.with_name(f"{self.invite.site}.pub")
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """The site that `save` wrote."""
-        path = Path(folder)
-        if not (path / f"{JOINED}.json").exists():
-            raise InvalidInput(f"{path} is not the folder of a site that joined a study")
-        fields = Fields(SiteFolder(path).load_note(JOINED), str(path / f"{JOINED}.json"))
-        policy, peers = fields.value("policy"), fields.fields("peers")
-        return cls(
-            folder=path,
-            invite=Invite.load(path / INVITE),
-            data=Path(fields.text("data", longest=10_000)),
-            text=CsvFormat(**fields.fields("text").as_dict()),
-            policy=None if policy is None else Path(policy),
-            accept=fields.choice("accept", *ACCEPT),
-            peers={site: peers.text(site) for site in peers.names()},
-        )
+    def problems(self) -> list[str]:
+        """Return everything that keeps this site from taking part; nothing is written."""
+        site = StudySite(self.invite.site, self.table, rules=load_rules(self.policy))
+        return site.problems(self.invite.plan)
 
     @property
-    def private_key(self) -> Path:
-        """The node's private key."""
-        return self.folder / self.invite.site
+    def public_key(self) -> Path:
+        """The file of the site's public key, for the coordinator."""
+        return self.folder / f"{self.invite.site}.pub"
 
-    def rules(self) -> SiteRules:
-        """What the site tells."""
-        return SiteRules() if self.policy is None else SiteRules.load(self.policy)
+    @property
+    def known(self) -> bool:
+        """Whether the folder is there already, of this invitation; raise if it is of another plan or site."""
+        earlier = self.folder / INVITATION
+        if not earlier.exists():
+            return False
+        before = Invite.load(earlier)
+        if (before.plan.digest, before.site) != (self.invite.plan.digest, self.invite.site):
+            raise InvalidInput(f"{self.folder} belongs to another plan or site; choose another folder")
+        return True
 
-    def site_policy(self) -> SitePolicy:
-        """What the site allows."""
-        return SitePolicy() if self.policy is None else SitePolicy.load(self.policy)
-
-    def store(self) -> SiteFolder:
-        """What the site keeps on disk.
-
-        A privacy budget of its policy is for all studies together, each of which has a folder of its own: what was
-        spent of it is kept beside the policy.
-        """
-        if self.policy is None or self.site_policy().epsilon is None:
-            return SiteFolder(self.folder)
-        return SiteFolder(self.folder, budget_file=self.policy.resolve().with_suffix(".privacy-budget.json"))
-
-    def site(self, store: SiteStore | None = None) -> StudySite:
-        """The site, which reads its table when it is first needed, and by default keeps things in its folder."""
+    def open(self) -> StudySite:
+        """Return the site, with a key, a log and a state that are in its folder."""
+        budget = None if self.policy is None else self.policy.resolve().with_suffix(".privacy-budget.json")
+        store = SiteFolder(self.folder, budget_file=budget)  # a budget is for all studies with the same policy
+        name = self.invite.site
+        if not self.known or not (self.folder / name).exists():
+            make_key(self.folder, name, comment=name)
+            self.invite.save(self.folder / INVITATION)
+        key = load_ssh_private_key((self.folder / name).read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
         return StudySite(
-            name=self.invite.site,
-            table=TableFile(self.data, self.text),
-            rules=self.rules(),
-            policy=with_budget(self.site_policy(), self.invite.settings),
-            accept=lambda agreement: self.accept == "auto",
-            store=store or self.store(),
-            settings=self.invite.settings,
-            study_name=self.invite.study,
-            secure=self.invite.settings.secure,
-            secure_threshold=self.invite.settings.threshold,
-            accept_peers=self.accepts_peers,
-        )
+            name, self.table, key, rules=load_rules(self.policy), accept_roster=self._accepts, store=store,
+            invited=self.invite.plan.digest,
+        )  # fmt: skip
 
-    def accepts_peers(self, fingerprints: Mapping[str, str]) -> bool:
-        """Whether other sites' keys have the fingerprints that this site was given; any, if it was given none."""
-        if not self.peers:
-            return self.accept == "auto"
-        return all(self.peers.get(site) == one.replace(" ", "") for site, one in fingerprints.items())
+    def _accepts(self, roster: Roster) -> bool:
+        """Return whether the keys of a roster have the fingerprints that this site was given."""
+        others = {site: one for site, one in roster.fingerprints.items() if site != self.invite.site}
+        wrong = [site for site, one in others.items() if self.peers.get(site, one) != one]
+        if wrong:
+            raise Refusal(
+                RefusalCode.PEERS_CHANGED,
+                f"the key of {', '.join(wrong)} is another than the one that --peer gives; ask the site's people",
+            )
+        return set(others) <= set(self.peers) or self.accept_roster(roster)
 
-    def answer(self, site: StudySite, read: Callable[[], Payload]) -> Payload:
-        """The site's reply to the request that `read` returns; a code unless the coordinator signed it."""
-        return site.answer_or_code(lambda: check_signature(read(), self.invite.site, self.invite.coordinator))
+    def answer(self, site: StudySite, payload: Payload) -> Payload:
+        """Return the signed reply to a request; a code unless the coordinator of the invitation signed it."""
+        try:
+            request = check_signature(payload, site.name, self.invite.coordinator)
+        except Refusal as refusal:
+            LOG.error("rejected: %s", refusal)
+            site.store.audit.write("rejected", code=str(refusal.code), text=str(refusal))
+            return self._signed(site, Payload({REFUSED: str(refusal.code)}), payload)
+        reply = site.answer(request)
+        if request.values.get(KIND) == "result" and refusal_in(reply) is None:
+            document = json.loads(str(request.values[DOCUMENT]))
+            self.stopped = STOPPED in document
+            self.over = str(document.get(STOPPED, "")) or "the study is over"
+        return self._signed(site, reply, payload)
+
+    def _signed(self, site: StudySite, reply: Payload, payload: Payload) -> Payload:
+        return sign_reply(reply, digest_of(payload, site.name), site.key)
+
+    def why_rejected(self, site: StudySite, reply: Payload) -> str | None:
+        """Return why this site rejected a message, in words for its own people; None if it did not."""
+        code = refusal_in(reply)
+        if code is None:
+            return None
+        texts = [entry.get("text") for entry in site.store.audit.read() if entry["event"] == "rejected"]
+        return str(texts[-1] if texts else MEANING[code])

@@ -1,90 +1,60 @@
-"""STUDY.toml: what the people of a study decided, and the coordinator's keys in a folder beside it."""
+"""STUDY.toml, the coordinator's keys in a folder beside it, and the invitations: the plan as people handle it."""
 
+import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import Fields, path_of, write_text
+from fedscaffold.core.files import json_value, path_of, read_text, write_text
+from fedscaffold.federation.signing import Signer, make_signing_key
 from fedscaffold.federation.study.journal import private_folder
-from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.plan import Plan, StudySettings, in_words, sentences
+from fedscaffold.federation.study.roster import Roster, fingerprint
+from fedscaffold.flower.certificates import LONGEST_NAME, Certificates, certified_host, make_certificates
 
-Missing = Literal["wait", "leave out", "error"]
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]{1,253}):(\d{1,5})")
+DEFAULT_ADDRESS = "127.0.0.1:9092"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+VALID_DAYS = 730  # of certificates: longer than a study takes from its first invitation to its last site
+INVITATION = "fedscaffold invitation 2"
 WIDTH = 34  # of a line before its comment
-DEFAULT_ADDRESS, DEFAULT_TIMEOUT = "127.0.0.1:9092", 600.0
+LARGEST_FILE = 10**7  # bytes of an invitation; a codebook of 10,000 columns fits
 
 
-def name_problems(study: str, *sites: str) -> list[str]:
-    """Return a sentence for every name that cannot stand in a path or on a terminal."""
-    named = [("the name of a study", study), *(("the name of a site", site) for site in sites)]
-    return [
-        f"{what} must be letters, digits, '.', '_' and '-', got {name!r:.60}"
-        for what, name in named
-        if not NAME.fullmatch(name)
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyFile:
-    """A study as its file describes it.
+class RunSettings(BaseModel):
+    """The table [run] of a study's file, which sites do not accept and which may change at any time.
 
     Parameters
     ----------
-    name
-        Name of the study, which sites see.
-    settings
-        Target, model and tolerance.
-    sites
-        Names of the sites.
-    missing
-        What the others do when a site is offline or cannot take part: "wait" for it, "leave out" the site, or end
-        the study with an "error".
-    timeout
-        Seconds after which a site that does not answer is left out, or ends the study.
     address
         HOST:PORT under which sites reach the coordinator.
-
-    Examples
-    --------
-    >>> from fedscaffold.federation import StudySettings
-    >>> from fedscaffold.flower.study.study_file import StudyFile
-    >>> study = StudyFile(name="pilot", settings=StudySettings(target="ill"), sites=("bonn", "lyon"))
-    >>> StudyFile.parse(study.text()) == study
-    True
+    absent
+        Whether to "wait" for a site that does not answer, or to end with an "error".
+    timeout
+        Seconds after which a site that does not answer is an error.
     """
 
-    name: str
-    settings: StudySettings
-    sites: tuple[str, ...]
-    missing: Missing = "wait"
-    timeout: float = DEFAULT_TIMEOUT
-    address: str = DEFAULT_ADDRESS
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __post_init__(self) -> None:
-        problems: list[Any] = name_problems(self.name, *self.sites)
-        if len(set(self.sites)) < len(self.sites):
-            problems.append("sites must have different names")
-        if len(self.sites) < 2:
-            problems.append(f"a study has two sites or more, got {len(self.sites)}")
-        if self.missing not in get_args(Missing):
-            problems.append(f"missing must be 'wait', 'leave out' or 'error', got {self.missing!r:.60}")
-        if not 1.0 <= self.timeout <= 1e7:
-            problems.append(f"timeout must be between 1 and 1e7 seconds, got {self.timeout!r:.60}")
-        found = ADDRESS.fullmatch(self.address)
+    address: str = DEFAULT_ADDRESS
+    absent: Literal["wait", "error"] = "wait"
+    timeout: float = Field(default=600.0, ge=1.0, le=1e7)
+
+    @field_validator("address")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        found = ADDRESS.fullmatch(value)
         if not found or not 1 <= int(found[2]) <= 65535:
-            problems.append(f"address must be HOST:PORT, got {self.address!r:.60}")
-        if len(self.sites) >= 2:
-            try:
-                self.settings.check_number_of_sites(len(self.sites))
-            except InvalidInput as error:
-                problems.append(error)
-        if problems:
-            raise InvalidInput("; ".join(map(str, problems)))
+            raise ValueError("must be HOST:PORT")
+        return value
 
     @property
     def host(self) -> str:
@@ -96,119 +66,94 @@ class StudyFile:
         """The port of the address."""
         return int(self.address.rpartition(":")[2])
 
+    @property
+    def listen(self) -> str:
+        """The interface to listen on: loopback if sites are on this machine, otherwise all."""
+        return self.host if self.host in LOOPBACK[::2] else "127.0.0.1" if self.host in LOOPBACK else "0.0.0.0"
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds to wait for a site; None to wait for ever."""
+        return None if self.absent == "wait" else self.timeout
+
+
+def run_settings(values: Any) -> RunSettings:
+    """Return the table [run] from its values; raise with all problems of it."""
+    try:
+        return RunSettings.model_validate(values)
+    except ValidationError as error:
+        raise in_words(error, "[run]") from None
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study's file: its plan, and how this coordinator runs it.
+
+    Parameters
+    ----------
+    plan
+        The plan, which sites accept.
+    run
+        The table [run].
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import Plan
+    >>> from fedscaffold.flower.study.study_file import StudyFile
+    >>> columns = {"age": {"range": [18, 99]}, "ill": {"levels": ["no", "yes"]}}
+    >>> study = StudyFile(Plan(target="ill", kind="logistic", sites=["bonn", "graz", "lyon"], columns=columns))
+    >>> StudyFile.parse(study.text(), "pilot.toml") == study
+    True
+    """
+
+    plan: Plan
+    run: RunSettings = field(default_factory=RunSettings)
+
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a study from its file."""
-        file = path_of(path)
-        try:
-            return cls.parse(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"cannot read {file}: {getattr(error, 'strerror', error)}") from None
-        except InvalidInput as error:
-            raise InvalidInput(f"{file}: {error}") from None
+        return cls.parse(read_text(path_of(path), "the study's file"), str(path))
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """The study in the text of its file."""
+    def parse(cls, text: str, source: str) -> Self:
+        """Return the study in the text of its file; raise with all problems of it."""
         try:
-            fields = Fields(tomllib.loads(text), "the study")
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"this is not TOML: {error}") from None
-        fields.only("name", "model", "sites", "coordinator")
-        sites, coordinator = fields.fields("sites"), fields.fields("coordinator")
-        sites.only("names", "missing", "timeout")
-        coordinator.only("address")
-        names = sites.items("names")
-        if not all(isinstance(name, str) for name in names):
-            raise InvalidInput("the study: names of sites must be text")
-        missing: Any = sites.choice("missing", *get_args(Missing)) if "missing" in sites else "wait"
-        return cls(
-            name=fields.text("name", longest=100),
-            settings=StudySettings.from_json(fields.value("model")),
-            sites=tuple(names),
-            missing=missing,
-            timeout=sites.number("timeout") if "timeout" in sites else DEFAULT_TIMEOUT,
-            address=coordinator.text("address") if "address" in coordinator else DEFAULT_ADDRESS,
-        )
+            values = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise InvalidInput(f"{source} is not a TOML file: {error}") from None
+        found, problems = list[Any](), list[str]()
+        for read in (lambda: run_settings(values.pop("run", {})), lambda: Plan(**values)):
+            try:
+                found.append(read())
+            except InvalidInput as error:
+                problems.append(str(error))
+        if problems:
+            raise InvalidInput(f"{source}: " + "; ".join(problems))
+        return cls(found[1], found[0])
 
     def text(self) -> str:
-        """The file, with a comment for every line that can be changed."""
-        lines = []
-        for name, value in self.settings.to_json().items():
-            line = f"{name} = {_toml(value)}" if value is not None else f"# {name} = {UNSET.get(name, '[]')}"
-            lines.append(f"{line:<{WIDTH}} # {ABOUT[name]}" if name in ABOUT else line)
-        model = "\n".join(lines)
-        return TEMPLATE.format(
-            name=_toml(self.name), model=model, sites=_toml(list(self.sites)), missing=_toml(self.missing),
-            timeout=_toml(self.timeout), address=_toml(self.address),
-        )  # fmt: skip
-
-
-ABOUT = {
-    "target": "the column to predict",
-    "kind": "logistic for classes, ridge for numbers, poisson for counts, gamma for amounts",
-    "features": "columns to predict from; without this line all that the sites have",
-    "ignore": "columns that are not used",
-    "categorical": "columns of numbers that are categories",
-    "l2": "penalty l2/2 |theta|^2 on standardised columns; 'auto': 1 over the rows of all sites",
-    "tolerance": "'se:0.05': 5 % of each standard error; a number: relative distance",
-    "missing": "missing values: 'error', or 'mean' fills in the mean over all sites",
-    "min_cell": "sites tell no count below this",
-    "trainer": "'auto', 'scaffold' or 'newton'",
-    "max_rounds": "most exchanges of training",
-    "evaluate": "share of rows left out to judge the model; 0 for none",
-    "seed": "of batches",
-    "classes": "classes of the target; without this line those that sites tell",
-    "exposure": "column of exposures, of counts and amounts",
-    "offset": "column of offsets",
-    "weight": "column of weights of rows",
-    "client_intercepts": "whether each site has an intercept of its own",
-    "secure": "whether the coordinator learns only sums over all sites",
-    "secure_threshold": "sites that must be there to the end of a sum; two thirds without this line",
-    "epsilon": "privacy budget; sites then add noise, and there are no standard errors",
-    "delta": "of the budget; a tenth of one over the rows of the largest site without this line",
-    "clip": "largest norm of a row's gradient, or of a site's message, under a budget; chosen without this line",
-    "protect": "what a budget is of: 'rows', or 'sites', each table as a whole",
-    "bounds": "public range or values of the target and every feature, under a budget",
-}
-UNSET = {
-    "exposure": '"COLUMN"',
-    "offset": '"COLUMN"',
-    "weight": '"COLUMN"',
-    "secure_threshold": "NUMBER",
-    "epsilon": "NUMBER",
-    "delta": "NUMBER",
-    "clip": "NUMBER",
-    "bounds": '{ "COLUMN" = [LOW, HIGH] }',
-}  # in lines that are commented out
-TEMPLATE = """# A study: one model for tables that stay at their sites. Run it with `fedscaffold study run`.
-name = {name}
-
-[model]
-{model}
-
-[sites]
-names = {sites}
-missing = {missing}   # a site that is offline or cannot take part: 'wait' for it, 'leave out' the site, or 'error'
-timeout = {timeout}   # seconds after which a silent site is left out, or an error
-
-[coordinator]
-address = {address}   # HOST:PORT under which sites reach this machine
-"""
+        """Return the file, with a comment for every setting; those that are not set are commented out."""
+        plan = self.plan
+        values = plan.model_dump(mode="json")
+        columns, known = values.pop("columns"), {**sentences(StudySettings), **sentences(Plan)}
+        lines = ["# A study: one model for tables that stay at their sites. Sites accept everything above [run]."]
+        hidden = ("name", "sites", "rows", "features", "ignore", "categorical")  # the codebook says the last three
+        for name in ("name", "sites", *(name for name in values if name not in hidden)):
+            line = f"# {name} = ..." if values[name] is None else f"{name} = {_toml(values[name])}"
+            lines.append(f"{line:<{WIDTH}} # {known[name]}")
+        lines += ["", "# The codebook: type, and unit, range, levels, reference, mean or sd if they are known."]
+        for name, column in columns.items():
+            said = {key: value for key, value in column.items() if value is not None and value != ""}
+            lines += [f"[columns.{_toml(name)}]", *(f"{key} = {_toml(value)}" for key, value in said.items())]
+        lines += ["", "[run]"]
+        for name, value in self.run.model_dump().items():
+            lines.append(f"{f'{name} = {_toml(value)}':<{WIDTH}} # {sentences(RunSettings)[name]}")
+        return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml(name)} = {_toml(item)}" for name, item in value.items()) + " }"
-    return repr(value)
+    """Return a JSON value as TOML, whose texts, numbers and lists are written alike."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -228,22 +173,159 @@ class StudyFolder:
         """The folder, made for its owner alone."""
         return private_folder(self.file.resolve().with_suffix(".keys"))
 
-    @property
-    def signing_key(self) -> Path:
-        """The key with which the coordinator signs its requests."""
-        return self.path / "coordinator.key"
+    def signer(self) -> Signer:
+        """Return the key with which the coordinator signs its requests, made when it is first needed."""
+        key = self.path / "coordinator.key"
+        if not key.exists():
+            make_signing_key(key)
+        return Signer(key)
+
+    def certificates(self, host: str) -> Certificates:
+        """Return the coordinator's certificates for a host, made when they are first needed."""
+        files = Certificates(*(self.path / name for name in ("authority.crt", "server.pem", "server.key")))
+        if not files.certificate.exists() or certified_host(files.certificate) != host[:LONGEST_NAME]:
+            files = make_certificates(self.path, host=host, days=VALID_DAYS)
+        return files
 
     def accepted(self) -> dict[str, str]:
-        """Public keys of sites that were accepted, in OpenSSH's format, by site."""
+        """Return the public keys that were accepted, in OpenSSH's format, by site."""
         folder = self.path / "accepted"
         files = sorted(folder.glob("*.pub")) if folder.is_dir() else []
         return {file.stem: file.read_text(encoding="utf-8").strip() for file in files}
 
-    def accept(self, site: str, key: str) -> None:
-        """Accept a site's public key."""
-        write_text(private_folder(self.path / "accepted") / f"{site}.pub", key.strip() + "\n")
+    def accept(self, plan: Plan, keys: list[str], *, replace: bool = False) -> dict[str, str]:
+        """Accept public keys, each a file SITE.pub or its text; return all that are accepted now.
+
+        Parameters
+        ----------
+        plan
+            The plan, whose sites they must be of.
+        keys
+            The keys.
+        replace
+            Whether a site that has a key may get another one.
+
+        Raises
+        ------
+        InvalidInput
+            With all problems; no key is accepted then.
+        """
+        problems, accepted, found = list[str](), self.accepted(), dict[str, str]()
+        for given in keys:
+            try:
+                site, key = public_key_of(given)
+            except InvalidInput as error:
+                problems.append(str(error))
+                continue
+            if site not in plan.sites:
+                problems.append(
+                    f"the study has no site called {shown(site)}; its sites are {', '.join(plan.sites)}"
+                )
+            elif not replace and accepted.get(site, key) != key:
+                problems.append(f"site {site} has another key already; --replace accepts the new one in its place")
+            found[site] = key
+        both = {**accepted, **found}
+        if len({key.split()[1] for key in both.values()}) < len(both):
+            problems.append("two sites have the same key")
+        if problems:
+            raise InvalidInput("; ".join(problems))
+        for site, key in found.items():
+            write_text(private_folder(self.path / "accepted") / f"{site}.pub", key + "\n")
+        return both
 
 
-def split_names(names: Sequence[str] | None) -> list[str]:
-    """Names from options that may be given several times, each with commas between names."""
-    return [part.strip() for name in names or () for part in name.split(",") if part.strip()]
+def public_key_of(given: str) -> tuple[str, str]:
+    """Return the name of a site and its public key in OpenSSH's format, from a key file or the key's text."""
+    text = given if given.startswith("ecdsa-") else read_text(path_of(given), "the key")
+    parts = text.split()
+    try:
+        if len(parts) != 3:
+            raise InvalidInput("")
+        Roster("", {parts[2]: text})
+        fingerprint(text)
+    except (InvalidInput, ValueError):
+        raise InvalidInput(
+            f"{shown(given)} is not a site's public key; give the file SITE.pub that `fedscaffold study join` made"
+        ) from None
+    return parts[2], " ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invite:
+    """An invitation: the whole plan, and how a site finds and recognises the coordinator. It holds no secret.
+
+    Parameters
+    ----------
+    site
+        Name of the invited site.
+    plan
+        The plan.
+    address
+        HOST:PORT of the coordinator.
+    authority
+        Certificate of the authority that signed the coordinator's certificate, in PEM.
+    coordinator
+        The coordinator's public key, in PEM, with which it signs its requests.
+    """
+
+    site: str
+    plan: Plan
+    address: str
+    authority: str
+    coordinator: str
+
+    @property
+    def file_name(self) -> str:
+        """STUDY-SITE.invite."""
+        return f"{self.plan.name}-{self.site}.invite"
+
+    def save(self, path: Path) -> None:
+        """Write the invitation to a file."""
+        values = {"format": INVITATION, **vars(self), "plan": self.plan.to_json()}
+        write_text(path, json.dumps(values, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read an invitation that `save` wrote."""
+        file = path_of(path)
+        try:
+            if file.stat().st_size > LARGEST_FILE:
+                raise ValueError("it is too large")
+            values = json_value(file.read_bytes())
+            if not isinstance(values, dict) or values.pop("format", None) != INVITATION:
+                raise ValueError("it is not of this version of fedscaffold")
+            fields = {name: values[name] for name in ("site", "address", "authority", "coordinator")}
+            if not all(isinstance(value, str) for value in fields.values()) or len(values) != len(fields) + 1:
+                raise ValueError("it has other entries")
+            invite = cls(plan=Plan.from_json(values["plan"]), **fields)
+            if invite.site not in invite.plan.sites:
+                raise ValueError("its plan has no such site")
+            run_settings({"address": invite.address})
+            load_pem_public_key(invite.coordinator.encode())
+        except OSError as error:
+            raise InvalidInput(f"cannot read {file}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, RecursionError, UnsupportedAlgorithm, InvalidInput) as error:
+            why = f"it has no {error}" if isinstance(error, KeyError) else shown(str(error), longest=300)
+            raise InvalidInput(f"{file} is not an invitation that can be used: {why}") from None
+        return invite
+
+
+def write_invites(file: Path, sites: list[str] | None = None) -> list[Path]:
+    """Write an invitation for each of some sites of a study, by default all, beside the study's file."""
+    study, folder = StudyFile.load(file), StudyFolder(file)
+    unknown = [site for site in sites or () if site not in study.plan.sites]
+    if unknown:
+        raise InvalidInput(
+            f"{file} has no site called {', '.join(map(shown, unknown))}; its sites are "
+            f"{', '.join(study.plan.sites)}"
+        )
+    signer, authority = folder.signer(), folder.certificates(study.run.host).authority
+    written = []
+    for site in sites or study.plan.sites:
+        invite = Invite(
+            site=site, plan=study.plan, address=study.run.address, coordinator=signer.public,
+            authority=authority.read_text(encoding="ascii"),
+        )  # fmt: skip
+        written.append(file.parent / invite.file_name)
+        invite.save(written[-1])
+    return written

@@ -44,45 +44,21 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True)
 class StatementRow:
-    """One statement in one setting.
+    """One statement in one setting."""
 
-    Attributes
-    ----------
-    statement, claim
-        The statement as the paper numbers it, and its claim in one line.
-    setting
-        Problem, γ, H, B, N.
-    relation
-        How measured must stand to predicted: "≤", "≥", "≈", or "is" for yes or no.
-    predicted, measured, standard_error
-        Numbers; norms if the statement is about vectors or matrices.
-    tolerance
-        Of "≈", relative.
-    difference
-        Norm of measured − predicted, if they are not numbers.
-    holds
-        The answer of "is"; None if it was not tested.
-    finding
-        The measurement, in words.
-    conditions
-        Conditions of the statement on γ and H.
-    printed
-        Another formula than the one that is judged: the printed one if it is wrong, or a simpler one.
-    """
-
-    statement: str
-    claim: str
-    setting: str
-    relation: Relation
-    predicted: float = 0.0
+    statement: str  # as the paper numbers it
+    claim: str  # in one line
+    setting: str  # problem, γ, H, B, N
+    relation: Relation  # how measured must stand to predicted; "is" for yes or no
+    predicted: float = 0.0  # a number; a norm if the statement is about vectors or matrices, as the next two
     measured: float = 0.0
     standard_error: float = 0.0
-    tolerance: float = 0.0
-    difference: float | None = None
-    holds: bool | None = None
-    finding: str = ""
-    conditions: tuple[Condition, ...] = ()
-    printed: Printed | None = None
+    tolerance: float = 0.0  # of "≈", relative
+    difference: float | None = None  # norm of measured − predicted, if they are not numbers
+    holds: bool | None = None  # the answer of "is"; None if it was not tested
+    finding: str = ""  # the measurement, in words
+    conditions: tuple[Condition, ...] = ()  # of the statement, on γ and H
+    printed: Printed | None = None  # the printed formula if it is wrong and another is judged, or a simpler one
 
     @property
     def missed(self) -> tuple[Condition, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedscaffold.core.display import rounded_up
 from fedscaffold.core.types import Array
@@ -15,13 +15,12 @@ from fedscaffold.inference.layout import number, probability
 from fedscaffold.reports.page import drawings
 
 MOST = 30  # rows of a table or a drawing that fit on a page
-COLOURS = 10  # of classes, as many as style.css.j2 defines
 
 
 def render(template: str, **values: Any) -> str:
     """Return a page as one piece of HTML that needs no other file.
 
-    Templates are those in `templates/`: "fit", "study", "private_study", "site", "live"; `values` are the objects
+    Templates are those in `templates/`: "fit", "site", "live"; `values` are the objects
     that they show.
     """
     return environment().get_template(f"{template}.html.j2").render(**values)
@@ -41,7 +40,7 @@ def environment() -> Environment:
     formats = (array, bound, exp, fmt, format_bytes, json_text, number, probability)
     made.filters |= {each.__name__: each for each in formats}
     drawn = (drawings.bars, drawings.calibration, drawings.curves, drawings.ranges)
-    chosen = (clearest, colour_groups, extremes, largest)
+    chosen = (clearest, largest)
     made.globals |= {each.__name__: each for each in (*drawn, *chosen)}
     return made
 
@@ -102,19 +101,6 @@ def largest(sizes: ArrayLike, keep: Sequence[int] = ()) -> list[int]:
     return [k for k in order if k in kept]
 
 
-def extremes(values: ArrayLike, each: int = MOST // 2) -> list[int]:
-    """Return the positions of the `each` smallest and largest values, in ascending order, without NaN.
-
-    Examples
-    --------
-    >>> extremes([4.0, 1.0, np.nan, 3.0, 2.0], each=1)
-    [1, 0]
-    """
-    found = np.asarray(values, dtype=float)
-    order = np.argsort(found, kind="stable")[: np.count_nonzero(~np.isnan(found))].tolist()
-    return order if len(order) <= 2 * each else [*order[:each], *order[-each:]]
-
-
 def clearest(effects: Array, widths: Array) -> list[int]:
     """Return at most 30 positions, from the largest effect to the smallest: those furthest from 0 in their widths.
 
@@ -124,14 +110,3 @@ def clearest(effects: Array, widths: Array) -> list[int]:
     clarity = np.abs(effects) / np.maximum(widths, 1e-300)
     kept = sorted(known, key=lambda k: float(-clarity[k]))[:MOST]
     return sorted(kept, key=lambda k: float(-effects[k]))
-
-
-def colour_groups(counts: NDArray[Any]) -> tuple[list[list[int]], NDArray[Any]]:
-    """Return groups of classes, one per colour, and their counts, (rows, groups).
-
-    Counts are by row and class, (rows, classes). The smallest classes share the last colour if there are too many.
-    """
-    order = np.argsort(-counts.sum(axis=0), kind="stable").tolist()
-    alone = len(order) if len(order) <= COLOURS else COLOURS - 1
-    groups = [*([j] for j in sorted(order[:alone])), *([order[alone:]] if order[alone:] else [])]
-    return groups, np.stack([counts[:, group].sum(axis=1) for group in groups], axis=1)

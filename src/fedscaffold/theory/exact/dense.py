@@ -10,6 +10,7 @@ with S_c(h) = Σ_{k<h} (I − γA_c)^k. Matrices A_c need not be symmetric.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -116,15 +117,22 @@ class Rounds:
         return np.einsum("csij,cs->cij", self.table, start[:, rows, columns])
 
     @cached_property
-    def table(self) -> Array | None:
-        """`gathered` of all symmetric unit matrices, (N, s, d, d), if these are few."""
-        (N, d), p = self.q.slopes.shape, 1 + 2 * self.q.optimum.size
-        rows, columns = np.triu_indices(p)
+    def units(self) -> Array | None:
+        """All symmetric unit matrices of the size of E of (1, θ, ζ_c) squared, (s, 1 + 2d, 1 + 2d), if few."""
+        N, d = self.q.slopes.shape
+        rows, columns = np.triu_indices(1 + 2 * d)
         if rows.size > 100 or N * rows.size * d**2 > 2_000_000:  # then a few rounds take less time than the table
             return None
-        units = np.zeros((rows.size, p, p))
-        units[np.arange(rows.size), rows, columns] = units[np.arange(rows.size), columns, rows] = 1.0
-        return self._gathered(np.broadcast_to(units, (N, *units.shape)))
+        found, every = np.zeros((rows.size, 1 + 2 * d, 1 + 2 * d)), np.arange(rows.size)
+        found[every, rows, columns] = found[every, columns, rows] = 1.0
+        return found
+
+    @cached_property
+    def table(self) -> Array | None:
+        """`gathered` of all unit matrices, (N, s, d, d)."""
+        if self.units is None:
+            return None
+        return self._gathered(np.broadcast_to(self.units, (self.q.weights.size, *self.units.shape)))
 
     def _gathered(self, start: Array) -> Array:
         """Return `gathered` for several laws of the start, (N, b, 1 + 2d, 1 + 2d) → (N, b, d, d)."""
@@ -165,34 +173,26 @@ class Rounds:
         zeta, share = self.inputs[:, 1 + d :], m.message_local[:, None, None]
         return [(p, (fixed + share * (S @ zeta)).reshape(N * d, -1)) for p, S in self.sums]
 
-    def ending(self, taking: float, others: Array, own: float) -> tuple[Array, Array]:
-        """Return z⁺ from z, (size, size), and from all messages, (size, N d).
-
-        A client takes part with probability `taking`, and then sees Σ others m + own m_c as the mean message.
-        """
+    def ending(self, inside: Array) -> tuple[Array, Array]:
+        """Return z⁺ from z, (size, size), and from messages, (size, N, d), if clients with inside 1 take part."""
         (N, d), m, size = self.q.slopes.shape, self.method, self.size
         from_z, from_sent = np.zeros((size, size)), np.zeros((size, N * d))
         from_z[0, 0] = 1.0
-        eye, stacked = np.eye(d), np.tile(np.eye(d), (N, 1))
-        mean = (np.repeat(self.q.weights, d)[:, None] * stacked).T
+        eye, own = np.eye(d), np.repeat(inside, d)[:, None]
+        mean = np.kron(self.q.weights if inside.all() else inside / inside.sum(), eye)  # of the messages, (d, N d)
         for k in range(m.n_server):
             for i in range(m.n_server):
                 from_z[self.server(k), self.server(i)] += m.aggregate_server[k, i] * eye
             from_sent[self.server(k)] += m.aggregate_mean[k] * mean
-        if not m.n_client:
-            return self.ended(from_z), from_sent
-        seen = stacked @ (np.repeat(others, d)[:, None] * stacked).T + own * np.eye(N * d)
         for j in range(m.n_client):
-            rows = self.clients(j)
-            from_z[rows, rows] += (1.0 - taking) * np.eye(N * d)
+            rows, stacked, each = self.clients(j), own * np.tile(eye, (N, 1)), own * np.eye(N * d)
+            from_z[rows, rows] += np.eye(N * d) - each
             for i in range(m.n_client):
-                from_z[rows, self.clients(i)] += taking * m.update_client[j, i] * np.eye(N * d)
-            from_server = m.update_before[j] + m.update_after[j] @ m.aggregate_server
-            for i in range(m.n_server):
-                from_z[rows, self.server(i)] += taking * from_server[i] * stacked
-            from_sent[rows] += taking * m.update_sent[j] * np.eye(N * d)
-            from_sent[rows] += (m.update_after[j] @ m.aggregate_mean) * seen
-        return self.ended(from_z), from_sent
+                from_z[rows, self.clients(i)] += m.update_client[j, i] * each
+            for i, share in enumerate(m.update_before[j] + m.update_after[j] @ m.aggregate_server):
+                from_z[rows, self.server(i)] += share * stacked
+            from_sent[rows] += m.update_sent[j] * each + (m.update_after[j] @ m.aggregate_mean) * stacked @ mean
+        return self.ended(from_z), from_sent.reshape(size, N, d)
 
     def ended(self, from_z: Array) -> Array:
         """Change a map of z into its first fields after a round, so that both are relative to the centre."""
@@ -202,14 +202,20 @@ class Rounds:
         return from_z
 
     @cached_property
+    def endings(self) -> list[tuple[Array, Array]]:
+        """The endings of all cohorts, which are equally likely."""
+        N, cohorts = self.q.weights.size, combinations(range(self.q.weights.size), self.method.participants)
+        return [self.ending(np.isin(np.arange(N), cohort).astype(np.float64)) for cohort in cohorts]
+
+    @cached_property
     def maps(self) -> list[tuple[float, Array]]:
-        """Probabilities of a round's numbers of steps, with E z⁺ from z, (size, size), in mean over cohorts."""
-        N, S = self.q.weights.size, self.method.participants
-        one, two = S / N, S * (S - 1) / (N * max(N - 1, 1))
-        self_seen = (one - two) / S if S < N else 0.0
-        from_z, from_sent = self.ending(one, np.full(N, two / S) if S < N else self.q.weights, self_seen)
-        found = [(p, from_z + from_sent @ messages) for p, messages in self.messages]
-        if self.centre is not None and len(found) == 1 and S == N:
+        """Probabilities of cohorts and numbers of steps, with E z⁺ from z of each, (size, size)."""
+        found = [
+            (p / len(self.endings), from_z + from_sent.reshape(self.size, -1) @ messages)
+            for from_z, from_sent in self.endings
+            for p, messages in self.messages
+        ]
+        if self.centre is not None and len(found) == 1:
             found[0][1][1:, 0] = 0.0  # the centre is where rounds lead; what is left are rounding errors
         return found
 
@@ -217,18 +223,12 @@ class Rounds:
         """Return E z⁺ from E z, (size, size)."""
         return np.asarray(sum(p * matrix for p, matrix in self.maps))
 
-    @cached_property
-    def reach(self) -> Array:
-        """z⁺ from the clients' messages if all take part, (size, N, d)."""
-        N, d = self.q.slopes.shape
-        return self.ending(1.0, self.q.weights, 0.0)[1].reshape(-1, N, d)
-
     def after(self, second: Array) -> Array:
         """Return E zzᵀ one round later; linear in E zzᵀ."""
         local, exchanged = self.noise(second)
-        if self.method.participants < self.q.weights.size:
-            return cohort_moments(self, second, local)
-        found = self.added(local, exchanged)
+        found = np.asarray(sum(self.added(reach, local, exchanged) for _, reach in self.endings)) / len(
+            self.endings
+        )
         for p, matrix in self.maps:
             found += p * (matrix @ second @ matrix.T)
         return 0.5 * (found + found.T)
@@ -246,21 +246,15 @@ class Rounds:
             start[:, 1 + d :, 1 + d :] += m.correction_mean**2 * np.tensordot(w**2, exchanged, axes=1)
         return (m.message_local**2)[:, None, None] * self.gathered(start), exchanged
 
-    def added(self, local: Array, exchanged: Array) -> Array:
-        """Return what the noise of a round adds to E zzᵀ if all clients take part."""
+    def added(self, reach: Array, local: Array, exchanged: Array) -> Array:
+        """Return what the noise of a round adds to E zzᵀ, given z⁺ from all messages."""
         m = self.method
-        found = _spread(self.reach, local)
+        found = _spread(reach, local)
         for p, S in self.sums if m.noisy_exchange else ():
-            by_local = np.einsum("zci,c,cij->zcj", self.reach, m.message_local, S, optimize=True)
+            by_local = np.einsum("zci,c,cij->zcj", reach, m.message_local, S, optimize=True)
             shared = m.correction_mean * self.q.weights[:, None] * by_local.sum(axis=1)[:, None]
             found += p * _spread(m.correction_own * by_local + shared, exchanged)
         return found
-
-    def corrections(self, mean: Array) -> Array:
-        """Return E ξ_c + ∇f_c(θ*), (N, d), given E z relative to 0."""
-        d = self.q.optimum.size
-        found = -self.inputs[:, 1 + d :] @ mean / self.method.gamma
-        return found + (self.q.slopes if self.method.anchored else -self.q.matrices @ mean[self.server(0)])
 
     def laws(self, theta0: Array, free: Array) -> Iterator[Array]:
         """Yield E zzᵀ after 0, 1, ... rounds; `free` keeps rounding errors out of what the method conserves."""
@@ -269,94 +263,6 @@ class Rounds:
         while True:
             yield second
             second = free @ self.after(second) @ free
-
-
-def cohort_moments(r: Rounds, second: Array, noise: Array) -> Array:
-    """Return E zzᵀ after a round of a random cohort of S of N clients of equal weight.
-
-    With I_c = 1 for clients that take part and m̄ = (1/S) Σ_j I_j m_j, a client's field becomes c_c + I_c (x_c + B
-    m̄), where x_c does not depend on who takes part. Means of products of the I_c depend only on how many
-    different clients they name: π_k = S (S − 1) ⋯ (S − k + 1) / (N (N − 1) ⋯ (N − k + 1)).
-    """
-    m, (N, d), size = r.method, r.q.slopes.shape, r.size
-    K, S = m.n_server, m.participants
-    p1, p2, p3, p4 = np.cumprod([max(S - k, 0) / (N - k) if k < N else 0.0 for k in range(4)])
-    head = 1 + K * d
-    base, lift = np.zeros((head, size)), np.zeros((head, d))  # (1, server) without m̄, and how m̄ enters
-    base[0, 0] = 1.0
-    for k in range(K):
-        lift[r.server(k)] = m.aggregate_mean[k] * np.eye(d)
-        for i in range(K):
-            base[r.server(k), r.server(i)] += m.aggregate_server[k, i] * np.eye(d)
-    r.ended(base)
-    sent_z = np.asarray(sum(p * messages for p, messages in r.messages)) @ second  # E m zᵀ, (N d, size)
-    sums = (base @ sent_z.T).reshape(head, N, d)
-    if m.n_client == 0:
-        each = [(p, messages.reshape(N, d, -1)) for p, messages in r.messages]
-        total = sum(p * (one.sum(0) @ second @ one.sum(0).T) for p, one in each) + noise.sum(axis=0)
-        diagonal = sum(p * (one @ second @ _t(one)).sum(axis=0) for p, one in each) + noise.sum(axis=0)
-    else:
-        mm = np.asarray(sum(p * (one @ second @ one.T) for p, one in r.messages)).reshape(N, d, N, d)
-        mm[np.arange(N), :, np.arange(N)] += noise
-        total, diagonal = mm.sum(axis=(0, 2)), np.einsum("cicj->ij", mm)
-    top_mean = sums.sum(axis=1) / N
-    mean_mean = (p2 * total + (p1 - p2) * diagonal) / S**2
-    result = np.zeros((size, size))
-    result[:head, :head] = (
-        base @ second @ base.T + top_mean @ lift.T + lift @ top_mean.T + lift @ mean_mean @ lift.T
-    )
-    if m.n_client == 0:
-        return result
-
-    c, B = r.clients(0), float(m.update_after[0] @ m.aggregate_mean)
-    x = np.zeros((N * d, size))
-    x[:, c] = (m.update_client[0, 0] - 1.0) * np.eye(N * d)
-    for i, share in enumerate(m.update_before[0] + m.update_after[0] @ m.aggregate_server):
-        x[:, r.server(i)] += share * np.tile(np.eye(d), (N, 1))
-    r.recentred(x)
-    u = m.update_sent[0]
-    m_x = sent_z @ x.T + u * mm.reshape(N * d, N * d)  # E m xᵀ
-    x_z = x @ second + u * sent_z  # E x zᵀ
-    xx = (x_z @ x.T + u * m_x.T).reshape(N, d, N, d)
-    m_x, m_c = m_x.reshape(N, d, N, d), sent_z[:, c].reshape(N, d, N, d)
-    top_c, top_x = (base @ second[:, c]).reshape(head, N, d), (base @ x_z.T).reshape(head, N, d)
-    a_m, a_c, a_x = mm.sum(axis=0), m_c.sum(axis=0), m_x.sum(axis=0)  # (d, N, d): Σ_j m_j with m_c, c_c, x_c
-
-    # with the server: m̄ with client c, and I_c m̄ m̄ᵀ
-    own = np.einsum("cicj->icj", mm)
-    with_x = (p2 * a_x + (p1 - p2) * np.einsum("cicj->icj", m_x)) / S
-    view = (p2 * sums.sum(axis=1)[:, None] + (p1 - p2) * sums) / S  # E I_c (1, server) m̄ᵀ
-    thrice = (
-        p3 * total[:, None]
-        + (p2 - p3) * (a_m + np.swapaxes(a_m, 0, 2) + diagonal[:, None] - own)
-        + (p1 - 2 * p2 + p3) * own
-    ) / S**2
-    side = top_c + p1 * top_x + B * view
-    side += np.einsum("hi,icj->hcj", lift, a_c / N + with_x + B * thrice)
-    result[:head, c] = side.reshape(head, N * d)
-    result[c, :head] = result[:head, c].T
-
-    # among clients: (c_c + I_c (x_c + B m̄)) (c_e + I_e (x_e + B m̄))ᵀ
-    cx = x_z[:, c].T.reshape(N, d, N, d)
-    c_view = (p2 * a_c.transpose(1, 2, 0)[:, :, None] + (p1 - p2) * m_c.transpose(2, 3, 0, 1)) / S  # E I_e c_c m̄ᵀ
-    x_m, x_a = m_x.transpose(2, 3, 0, 1), a_x.transpose(1, 2, 0)  # E x_c m_eᵀ, and with Σ_j m_j
-    x_own = np.einsum("cicj->cij", x_m)
-    x_view = (p3 * x_a[:, :, None] + (p2 - p3) * (x_own[:, :, None] + x_m)) / S  # E I_c I_e x_c m̄ᵀ for c ≠ e
-    b_a, blocks = a_m.transpose(1, 2, 0), np.einsum("cicj->cij", mm)
-    pair_a = b_a[:, :, None, :] + b_a.transpose(1, 0, 2)[None]  # E (m_c + m_e) Σ_j m_jᵀ, (N, d, N, d)
-    both = blocks[:, :, None, :] + blocks.transpose(1, 0, 2)[None] + mm + mm.transpose(2, 1, 0, 3)
-    minus = diagonal[None, :, None, :] - blocks[:, :, None, :] - blocks.transpose(1, 0, 2)[None]
-    fourth = p4 * total[None, :, None, :] + (p3 - p4) * (pair_a + pair_a.transpose(0, 3, 2, 1) + minus)
-    fourth = (fourth + (p2 - 2 * p3 + p4) * both) / S**2
-    crossed = p1 * cx + B * c_view
-    among = crossed + B * x_view
-    among = among + among.transpose(2, 3, 0, 1) + p2 * xx + B**2 * fourth
-    crossed_own = np.einsum("cicj->cij", crossed)
-    same = p1 * np.einsum("cicj->cij", xx) + B**2 * thrice.transpose(1, 0, 2) + crossed_own + _t(crossed_own)
-    same += B * (with_x.transpose(1, 2, 0) + with_x.transpose(1, 0, 2))
-    among[np.arange(N), :, np.arange(N), :] = same
-    result[c, c] = second[c, c] + among.reshape(N * d, N * d)
-    return 0.5 * (result + result.T)
 
 
 # where rounds lead
@@ -402,7 +308,7 @@ def free_directions(r: Rounds) -> Array:
         return np.eye(r.size)
     curvatures = np.linspace(0.5, 1.0, N) / m.gamma / max(1.0, float(m.steps.mean()))
     nothing = np.zeros((N, 1))
-    other = Quadratic(r.q.weights, np.zeros(1), curvatures[:, None, None], nothing, True, [])
+    other = Quadratic(r.q.weights, np.zeros(1), curvatures[:, None, None], nothing, [])
     matrix = Rounds(other, replace(m, pull=0.0), nothing[:, 0]).mean_map()[1:, 1:]
     U, sizes, _ = np.linalg.svd(matrix - np.eye(len(matrix)))
     kept = np.kron(U[:, sizes <= 1e-10 * sizes[0]], np.eye(d))
@@ -459,13 +365,13 @@ def _covariance(r: Rounds, mean: Array, free: Array, powers: list[Array]) -> Arr
     if quiet and not r.factors.any():
         return np.zeros_like(given)
     right = free - at_rest if quiet else given / size  # noise that vanishes at rest may grow away from it
-    P = solve(lambda P: P - after(P), right, lambda X: _doubled(powers, X))
+    P = solve(lambda P: P - after(P), right, lambda X: doubled(powers, X))
     if P is None or np.linalg.eigvalsh(P)[0] < -1e-6 * np.trace(P):
         raise no_plateau()
     return np.zeros_like(P) if quiet else size * 0.5 * (P + P.T)
 
 
-def _doubled(powers: list[Array], X: Array) -> Array:
+def doubled(powers: list[Array], X: Array) -> Array:
     """Return Σ_k A^k X A^kᵀ, given A, A², A⁴, ..."""
     for power in powers:
         X = X + power @ X @ power.T

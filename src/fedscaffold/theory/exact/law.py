@@ -1,5 +1,6 @@
 """The exact law of a linear method on quadratic losses: which algorithm computes it, and whether one can."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,38 +28,17 @@ from fedscaffold.theory.exact.quadratic import (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExactLaw:
-    """Mean and covariance of the stationary law, and E‖θ_t − θ*‖² of the rounds that lead there.
+    """Mean and covariance of the stationary law, and E‖θ_t − θ*‖² of the rounds that lead there."""
 
-    Attributes
-    ----------
-    cov_theta
-        Cov θ on the plateau, (d, d).
-    bias
-        E θ − θ* on the plateau, (d,).
-    bias_xi
-        E ξ_c − ξ*_c on the plateau, (N, d), with ξ*_c = −∇f_c(θ*).
-    curve
-        E‖θ_t − θ*‖² for t = 0, ..., rounds, (rounds + 1,); None if no rounds were given.
-    """
-
-    cov_theta: Array
-    bias: Array
-    bias_xi: Array
-    curve: Array | None
+    cov_theta: Array  # Cov θ on the plateau, (d, d)
+    bias: Array  # E θ − θ* on the plateau, (d,)
+    curve: Array | None  # (rounds + 1,), if rounds were given
 
 
 def is_exact(problem: Problem, method: Method, batches: Batches, privacy: Privacy | None = None) -> bool:
     """Return whether `exact_law` applies: quadratic losses, a linear method, and at most minutes of work.
 
-    Parameters
-    ----------
-    problem, method, batches, privacy
-        As in `exact_law`.
-
-    Returns
-    -------
-    bool
-        False for clipped gradients or messages, which are not linear in the model.
+    Clipped gradients and messages are not linear in the model.
     """
     return _why_not(problem, method, batches, privacy) is None
 
@@ -80,9 +60,8 @@ def _why_not(problem: Problem, method: Method, batches: Batches, privacy: Privac
     except InvalidInput as error:
         return str(error)
     size = 1 + (linear.n_server + linear.n_client * N) * d
-    if linear.n_client > 1 and linear.participants < N:
-        return "cohorts have an exact law only if clients keep at most one vector"
-    states = linear.n_client * N * d <= LARGEST and linear.steps.size * size**3 <= 5e9 * max(1, N)
+    kinds = math.comb(N, linear.participants) * (1 if linear.probabilities is None else linear.steps.size)
+    states = linear.n_client * N * d <= LARGEST and kinds * size**2 <= 4e7 and kinds * size**3 <= 5e9
     if not (states and int(linear.steps.max()) * work <= 1e9):  # about ten seconds
         return f"an exact law of {method.kind} with {N:,} clients and {d:,} features would take too long"
     return None
@@ -113,23 +92,10 @@ def exact_law(
 
     Parameters
     ----------
-    problem
-        Ridge regression on tables or streams, linear stochastic approximation, or TD learning.
-    method
-        A method whose server and clients combine models linearly.
-    batches
-        How local steps pick their records.
-    rounds
-        If given, also compute the curve of this many rounds.
-    theta0
-        Start of the curve, (d,); 0 by default.
-    privacy
-        None; clipping is not linear.
-
-    Returns
-    -------
-    ExactLaw
-        The law.
+    problem, method, batches, privacy
+        A problem and a run for which `is_exact` is true.
+    rounds, theta0
+        If given, also compute the curve of this many rounds from a start, (d,); 0 by default.
 
     Raises
     ------
@@ -143,19 +109,39 @@ def exact_law(
     if reason is not None:
         raise InvalidInput(f"{reason}; use theory.predict, which measures instead, or fedscaffold.run")
     begin = np.zeros(problem.dim) if theta0 is None else np.asarray(theta0, dtype=np.float64)
-    many = many_clients(problem, method, batches)
-    if many is None or _few(problem, many):
-        return _dense_law(dense_rounds(problem, method, batches), rounds, begin)
-    law, noise = many.plateau()
-    bias, bias_xi = many.resting()
-    curve = None if rounds is None else many.curve(rounds, begin, (law, noise))
-    return ExactLaw(cov_theta=law.cov_theta, bias=bias, bias_xi=bias_xi, curve=curve)
+    chosen, _ = _cheapest(problem, method, batches, rounds or 0)
+    if isinstance(chosen, Rounds):
+        return _dense_law(chosen, rounds, begin)
+    law, noise = chosen.plateau()
+    curve = None if rounds is None else chosen.curve(rounds, begin, (law, noise))
+    return ExactLaw(cov_theta=law.cov_theta, bias=chosen.resting()[0], curve=curve)
 
 
-def is_quick(problem: Problem, method: Method, batches: Batches) -> bool:
-    """Return whether `exact_law` applies and takes a fraction of a second: Scaffold or FedAvg on few states."""
-    plain = plain_method(method, problem.n_clients) is not None
-    return plain and problem.n_clients * problem.dim <= LARGEST and is_exact(problem, method, batches)
+def is_quick(problem: Problem, method: Method, batches: Batches, rounds: int) -> bool:
+    """Return whether `exact_law` applies and takes about a second; NoPlateau if it is clear that there is none."""
+    if plain_method(method, problem.n_clients) is None or not is_exact(problem, method, batches):
+        return False
+    return _cheapest(problem, method, batches, rounds)[1] <= 1e9
+
+
+def _cheapest(problem: Any, method: Method, batches: Batches, rounds: int) -> tuple[Rounds | ManyClients, float]:
+    """Return the algorithm that takes less time, or the more precise one if it is quick; and about how many ns.
+
+    A plateau is 20 equations of the form P = APAᵀ + Q, about, which take 25 products of matrices twice over.
+    """
+    N, d, many = problem.n_clients, problem.dim, many_clients(problem, method, batches)
+    if many is not None and many.scaffold and N * d > LARGEST:
+        return many, math.inf
+    r = dense_rounds(problem, method, batches)
+    H, units = int(r.method.steps.max()), 1 if r.units is None else len(r.units)
+    steps = H * (units * _work(problem) + 2e5)  # calls of small products take as long as 2e5 multiplications
+    followed = 1 if r.units is not None else rounds + 20  # how often steps are followed
+    dense = followed * steps + 100.0 * r.size**3 + (rounds + 20) * (2e5 + 0.2 * r.size**3)
+    if many is None:
+        return r, dense
+    states = many.system.c.size * d
+    closed = 100.0 * states**3 + (rounds + 20) * (1e6 + 0.2 * N * states * d**2)
+    return (r, dense) if dense <= max(closed, 3e8) else (many, closed)
 
 
 def dense_rounds(problem: Any, method: Method, batches: Batches) -> Rounds:
@@ -173,14 +159,6 @@ def many_clients(problem: Any, method: Method, batches: Batches) -> ManyClients 
     return ManyClients(q, factors, plain.gamma, plain.H, plain.scaffold, problem.weights)
 
 
-def _few(problem: Problem, many: ManyClients) -> bool:
-    """Return whether following every local step takes less than seconds."""
-    N, d = many.q.slopes.shape
-    per_round = many.H * (_work(problem) + 2e5)  # calls of small products take as long as 2e5 multiplications
-    tabulated = d <= 6 and N * d**4 <= 1e6  # see Rounds.table
-    return (not many.scaffold or N * d <= LARGEST) and per_round <= (4e8 if tabulated else 1e7)
-
-
 def _dense_law(r: Rounds, rounds: int | None, theta0: Array) -> ExactLaw:
     law, at = stationary(r), r.server(0)
     bias, cov = law.mean[at], law.cov[at, at]
@@ -192,7 +170,7 @@ def _dense_law(r: Rounds, rounds: int | None, theta0: Array) -> ExactLaw:
             left = max(np.abs(second[1:, 1:] - law.cov[1:, 1:]).max(), np.square(second[0, 1:]).max())
             if left <= 1e-14 * np.abs(cov).max():
                 break
-    return ExactLaw(cov_theta=cov, bias=bias, bias_xi=r.corrections(law.mean), curve=curve)
+    return ExactLaw(cov_theta=cov, bias=bias, curve=curve)
 
 
 def error_interval(bias: Array, cov_theta: Array, level: float = 0.9) -> tuple[float, float]:

@@ -20,54 +20,32 @@ ROUNDING = 1e-9  # relative difference of a linear function from its coefficient
 
 @dataclass(frozen=True, eq=False)
 class LinearMethod:
-    """The coefficients of a method; K server fields, θ first, and J fields of each client.
-
-    Attributes
-    ----------
-    positions
-        1 for server fields that are models, as θ is, 0 for others such as momentum, (K,).
-    correction_server, correction_client, correction_own, correction_mean
-        ξ_c from server fields (K,), client fields (J,), the client's exchanged gradient and the mean of them.
-    message_local, message_client
-        Client c sends θ + a_c (θ_c − θ) plus a combination of its fields: a_c, (N,), and coefficients, (J,).
-    aggregate_server, aggregate_mean
-        Server fields after the round, from those before (K, K) and from the mean message (K,).
-    update_client, update_sent, update_before, update_after
-        A client's fields after the round, from its fields (J, J), its message (J,), and the server's fields before
-        and after (J, K) each.
-    steps, probabilities
-        Numbers of local steps of a round and how often they are taken, (k,); or those of each client, (N,), with
-        no probabilities.
-    participants
-        Clients in a round.
-    noisy_exchange
-        Whether the exchanged gradients are those of minibatches.
-    pull
-        λ: local steps add λ(θ_c − θ) to their gradients.
-    anchored
-        Whether local steps subtract the gradients at θ on the same records.
-    """
+    """The coefficients of a method; K server fields, θ first, and J fields of each client."""
 
     gamma: float
-    positions: Array
+    positions: Array  # 1 for server fields that are models, as θ is, 0 for others such as momentum, (K,)
+    # ξ_c from server fields (K,), client fields (J,), the client's exchanged gradient and the mean of them
     correction_server: Array
     correction_client: Array
     correction_own: float
     correction_mean: float
+    # client c sends θ + a_c (θ_c − θ) plus a combination of its fields: a_c, (N,), and coefficients, (J,)
     message_local: Array
     message_client: Array
+    # server fields after the round, from those before (K, K) and from the mean message (K,)
     aggregate_server: Array
     aggregate_mean: Array
+    # client fields after the round, from those before (J, J), the message (J,), server fields before, after (J, K)
     update_client: Array
     update_sent: Array
     update_before: Array
     update_after: Array
-    steps: IntArray
-    probabilities: Array | None
-    participants: int
-    noisy_exchange: bool
-    pull: float
-    anchored: bool
+    steps: IntArray  # numbers of local steps of a round, (k,), or of each client, (N,), if not random
+    probabilities: Array | None  # how often they are taken, (k,)
+    participants: int  # clients in a round
+    noisy_exchange: bool  # whether the exchanged gradients are of minibatches
+    pull: float  # λ: local steps add λ(θ_c − θ) to their gradients
+    anchored: bool  # whether local steps subtract the gradients at θ on the same records
 
     @property
     def n_server(self) -> int:

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.exact.dense import DOUBLINGS, GROWN, LARGEST, no_plateau, solve
+from fedscaffold.theory.exact.dense import LARGEST, doubled, doubled_powers, no_plateau, solve
 from fedscaffold.theory.exact.local_steps import Powers, Steps, accumulate, mean_path, steps
 from fedscaffold.theory.exact.quadratic import Quadratic
 
@@ -54,20 +54,15 @@ class System:
         """Return Cov θ, (d, d), given Cov x."""
         return np.asarray(self.with_theta(P).sum(axis=0))
 
+    @cached_property
+    def powers(self) -> list[Array]:
+        """The map of a round, its square, the square's square, ...; NoPlateau if rounds grow."""
+        return doubled_powers(self.matrix)
+
     def lyapunov(self, noise: Array) -> Array:
-        """Return the stationary Cov x for the covariance of a round's noise; raise NoPlateau if rounds grow."""
-        P, power = noise, self.matrix
-        for k in range(DOUBLINGS):
-            with np.errstate(over="ignore", invalid="ignore"):
-                more = power @ P @ power.T
-            size = float(np.abs(power).sum(axis=1).max())
-            if not size < GROWN:
-                raise no_plateau(size ** (0.5**k))
-            P = P + more
-            if size < 1.0 and np.abs(more).max() <= 1e-16 * np.abs(P).max():
-                return 0.5 * (P + P.T)
-            power = power @ power
-        raise no_plateau(1.0)
+        """Return the stationary Cov x for the covariance of a round's noise."""
+        P = doubled(self.powers, noise)
+        return 0.5 * (P + P.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,24 +98,14 @@ class Law:
 
 @dataclass(frozen=True, eq=False)
 class ManyClients:
-    """Scaffold (or FedAvg) with all clients and one number of local steps.
-
-    Attributes
-    ----------
-    q, factors
-        The problem at θ*, and the variance of each client's batch mean over that of one record, (N,).
-    gamma, H, scaffold
-        γ, H, and whether clients keep control variates.
-    own
-        Weight of a client's noise in the mean, w_c; less if it stands for many clients, (N,).
-    """
+    """Scaffold (or FedAvg) with all clients and one number of local steps."""
 
     q: Quadratic
-    factors: Array
+    factors: Array  # variance of each client's batch mean over that of one record, (N,)
     gamma: float
     H: int
-    scaffold: bool
-    own: Array
+    scaffold: bool  # whether clients keep control variates
+    own: Array  # weight of a client's noise in the mean, w_c; less if it stands for many clients, (N,)
 
     @cached_property
     def tolerance(self) -> float:
@@ -264,8 +249,7 @@ class ManyClients:
         """
         means, (N, d) = self.resting(), self.q.slopes.shape
         nothing = Law(np.zeros_like(self.system.matrix), np.zeros((d, d)), *np.zeros((2, N, d, d)))
-        self.system.lyapunov(np.zeros_like(nothing.P))  # raises if rounds do not contract
-        if not self.factors.any():
+        if self.system.powers and not self.factors.any():  # which raises if rounds do not contract
             shape = (N, len(self.steps.nodes), d, d)
             return nothing, Noise(self, np.zeros(shape))
 

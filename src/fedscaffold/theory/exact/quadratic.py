@@ -4,7 +4,7 @@ With x = θ − θ*, record i of client c has the gradient A_i x + s_i. The cova
 linear in W = E[(1, x)(1, x)ᵀ], which is all that the exact laws need of the records.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -74,18 +74,8 @@ def noise_factors(problem: Any, batches: Batches) -> Array:
     return np.array(factors)[where]
 
 
-class ClientRecords(Protocol):
-    """Some clients' records, as far as the covariance of gradients needs them."""
-
-    @property
-    def clients(self) -> IntArray:
-        """Their numbers."""
-
-    def covariances(self, second: Array, rotation: Array | None) -> Array:
-        """Return Cov of one record's gradient, (k, m, d, d), given W of shape (k, m, d + 1, d + 1).
-
-        With a rotation U, (k, d, d), W and the result are in the coordinates Uᵀx.
-        """
+# Some clients' records. `covariances` returns Cov of one record's gradient, (k, m, d, d), given W of shape
+# (k, m, d + 1, d + 1); with a rotation U, (k, d, d), W and the result are in the coordinates Uᵀx.
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,26 +152,13 @@ class GaussianRecords:
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The clients of a problem at θ*.
+    """The clients of a problem at θ*."""
 
-    Attributes
-    ----------
-    weights, optimum
-        w_c, (N,), and θ*, (d,).
-    matrices, slopes
-        E A_i and E s_i of every client: ∇²f_c, (N, d, d), and ∇f_c(θ*), (N, d).
-    symmetric
-        Whether the matrices are.
-    blocks
-        The clients' records, a few megabytes in each block.
-    """
-
-    weights: Array
-    optimum: Array
-    matrices: Array
-    slopes: Array
-    symmetric: bool
-    blocks: list[ClientRecords]
+    weights: Array  # (N,)
+    optimum: Array  # θ*, (d,)
+    matrices: Array  # E A_i of every client, ∇²f_c, (N, d, d)
+    slopes: Array  # E s_i of every client, ∇f_c(θ*), (N, d)
+    blocks: Sequence[RankOne | Systems | GaussianRecords]  # the clients' records, a few megabytes in each
 
     @cached_property
     def eigen(self) -> tuple[Array, Array]:
@@ -206,7 +183,7 @@ class Quadratic:
 
     def part(self, clients: IntArray) -> "Quadratic":
         """Return some of the clients, in increasing order, with the weights that they have here."""
-        blocks: list[ClientRecords] = []
+        blocks: list[Any] = []
         for block in self.blocks:
             kept = np.flatnonzero(np.isin(block.clients, clients))
             if kept.size:
@@ -215,7 +192,7 @@ class Quadratic:
                 made: Any = type(block)
                 blocks.append(made(np.searchsorted(clients, new[0]), *new[1:]))
         w, A, s = self.weights[clients], self.matrices[clients], self.slopes[clients]
-        return Quadratic(w, self.optimum, A, s, self.symmetric, blocks)
+        return Quadratic(w, self.optimum, A, s, blocks)
 
     def covariances(self, second: Array) -> Array:
         """Return the covariance of one record's gradient of every client, (N, m, d, d), given W of each."""
@@ -232,19 +209,19 @@ def quadratic(problem: Any) -> Quadratic:
     """Return the clients of a quadratic problem at θ*; computed once for each problem."""
     if problem not in _known:
         theta = problem.optimum()
-        symmetric = not isinstance(problem, MeanSystems)
         _known[problem] = Quadratic(
             weights=problem.weights,
             optimum=theta,
-            matrices=problem.client_hessians(theta) if symmetric else problem.client_matrices,
+            matrices=problem.client_matrices
+            if isinstance(problem, MeanSystems)
+            else problem.client_hessians(theta),
             slopes=problem.client_gradients(theta),
-            symmetric=symmetric,
             blocks=list(_blocks(problem, theta)),
         )
     return _known[problem]
 
 
-def _blocks(problem: Any, theta: Array) -> Iterator[ClientRecords]:
+def _blocks(problem: Any, theta: Array) -> Iterator[RankOne | Systems | GaussianRecords]:
     d = problem.dim
     if isinstance(problem, PopulationMoments):
         assert isinstance(problem, HasResidualVariances)  # as quadratic streams are linear regression

@@ -1,20 +1,23 @@
-"""Which batch size and local steps to fit with: those of the plan that is predicted to take the least time."""
+"""Batch sizes for tables: the plan that is predicted to take the least time."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import OutOfReach
-from fedscaffold.planning import Plan, plan
+from fedscaffold.core.errors import InvalidInput, OutOfReach
+from fedscaffold.planning.planner import plan
+from fedscaffold.planning.plans import Plan
 
+BatchSize = int | None | Literal["auto"]
+BATCH = 64  # rows, if nothing is planned and clients have many
 MAX_ROUNDS = 20_000
 MAX_LOCAL_STEPS = 8192
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
 CANDIDATES = (64, 512, 4096)
 # Seconds on one core, as `python -m benchmarks.table_steps` measured them. Only their ratios matter.
 DRAWN_ROW_SECONDS = 9.3e-9  # a row of a batch, which is drawn and read from anywhere
-ROW_SECONDS = 1.7e-9  # a row where all are read in order
+ROW_SECONDS = 1.7e-9  # a row if all are read in order
 NUMBER_SECONDS = 0.52e-9  # each coordinate of a row
 ROUND_SECONDS = 10 * 1.45e-4  # ten simulated rounds: a real federation pays for rounds, but plans of long ones err
 
@@ -27,26 +30,55 @@ class BatchPlan(NamedTuple):
 
 
 def candidate_batches(sizes: NDArray[np.int64]) -> list[int | None]:
-    """Batch sizes to choose from: all rows, and batches of at most half of the mean number of rows.
+    """Return batch sizes to choose from: all rows, and batches of at most half of the mean number of rows.
 
-    All rows alone where clients have at most 512 rows on average.
+    Only all rows if clients have at most 512 on average.
     """
     mean = float(sizes.mean())
     return [None] if mean <= SMALL_CLIENT else [None, *(size for size in CANDIDATES if 2 * size <= mean)]
 
 
+def automatic_batch(sizes: NDArray[np.int64]) -> int | None:
+    """Return the batch size if nothing is planned: None (all rows) if that is cheap, else 64."""
+    return None if sizes.mean() <= SMALL_CLIENT else BATCH
+
+
+def out_of_reach(error: InvalidInput, tolerance: float) -> InvalidInput:
+    """Return a planner's error with advice for a caller who asked for a tolerance."""
+    return InvalidInput(
+        f"no plan reaches a tolerance of {tolerance:g} ({error}); pass a larger tolerance=..., "
+        "larger batches with batch_size=..., or a larger penalty with l2=..."
+    )
+
+
 def costs_in_seconds(problem: Any, batch_size: int | None) -> dict[str, float]:
-    """Predicted time of a round and of a local step of all clients, by the names of `theory.plan` for them."""
+    """Return the predicted time of a round and of a local step of all clients, by the names of `theory.plan`."""
     rows = int(problem.sizes.sum()) if batch_size is None else batch_size * problem.n_clients
     each = ROW_SECONDS if batch_size is None else DRAWN_ROW_SECONDS
     return {"round_cost": ROUND_SECONDS, "gradient_cost": rows * (each + NUMBER_SECONDS * problem.dim)}
 
 
 def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> BatchPlan:
-    """The first-order plan of the least predicted time, over local steps and some batch sizes.
+    """Return the first-order plan of the least predicted time, over local steps and some batch sizes.
 
-    `goal` has target_mse and optimum, and perhaps max_local_steps and max_rounds. Refused where no batch size
-    reaches the target. The plan's cost is in seconds.
+    Parameters
+    ----------
+    problem
+        The problem of a table.
+    batch_sizes
+        Batch sizes to choose from; None for all rows.
+    goal
+        target_mse and optimum, and perhaps max_local_steps and max_rounds.
+
+    Returns
+    -------
+    BatchPlan
+        The plan's cost is in seconds.
+
+    Raises
+    ------
+    OutOfReach
+        If no batch size reaches the target.
     """
     costs: list[tuple[int | None, Any]] = [(size, costs_in_seconds(problem, size)) for size in batch_sizes]
     most: Any = {"max_rounds": goal.pop("max_rounds", None) or MAX_ROUNDS}

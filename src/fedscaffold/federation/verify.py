@@ -1,0 +1,194 @@
+"""Verify a study: compute its result again from what the coordinator kept, and compare."""
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from fedscaffold.core.checks import shown
+from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InvalidInput
+from fedscaffold.core.files import json_value, path_of, read_text, write_text
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.study.coordinator import Received
+from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.roster import Roster
+from fedscaffold.federation.study.site import StudySite
+from fedscaffold.federation.study.status import StatusBoard
+from fedscaffold.federation.study.study import conduct
+from fedscaffold.models.fit import Fit
+
+PLAN, KEYS, RESULT, MODEL = "plan.json", "keys.json", "for-sites.json", "model.json"  # in the coordinator's folder
+LOG = "fedscaffold signed log 1"
+
+
+def begin_bundle(folder: Path, plan: Plan, keys: Mapping[str, str]) -> None:
+    """Keep the plan and the keys of a study in the coordinator's folder; raise if it is of another study."""
+    for name, values in ((PLAN, plan.to_json()), (KEYS, dict(keys))):
+        path = folder / name
+        if path.exists() and json_value(path.read_bytes()) != json.loads(json.dumps(values)):
+            raise InvalidInput(f"{folder} has a study with another plan or other keys; choose another folder")
+        write_text(path, json.dumps(values, indent=1))
+
+
+def save_result(folder: Path, result: Fit) -> None:
+    """Write a result to the coordinator's folder, with the document that sites get."""
+    if hasattr(result, "save"):
+        result.save(folder)
+    write_text(folder / RESULT, json.dumps(_recorded(result), indent=1))
+
+
+def signed_log(site: StudySite) -> dict[str, Any]:
+    """Return the digests of all numbers that left a site, with the site's signature, for its people to publish."""
+    sent = {str(entry["values"]["number"]): entry["sha256"] for entry in site.log if "sha256" in entry}
+    plan = site.plan
+    log = {"format": LOG, "site": site.name, "plan": "" if plan is None else plan.digest, "sent": sent}
+    return {**log, "signature": b64encode(site.key.sign(_canonical(log), ec.ECDSA(SHA256()))).decode()}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of `verify`.
+
+    Parameters
+    ----------
+    agreed
+        Sentences about what agrees.
+    problems
+        Sentences about what does not; empty if all is well.
+    """
+
+    agreed: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def verify(folder: Path, files: Sequence[Path] = ()) -> Verification:
+    """Compute a study's result again from the coordinator's folder, without any site, and compare.
+
+    Parameters
+    ----------
+    folder
+        The coordinator's folder.
+    files
+        Files from sites: signed logs, or the results that they were sent.
+
+    Returns
+    -------
+    Verification
+        What agrees and what does not.
+
+    Raises
+    ------
+    InvalidInput
+        If the folder does not hold a study.
+    """
+    plan = Plan.from_json(_json(folder / PLAN, "the plan"))
+    roster = Roster.from_json({"plan": plan.digest, "keys": _json(folder / KEYS, "the sites' keys")})
+    saved = _json(folder / RESULT, "the result")
+    try:
+        board = StatusBoard(None, plan)
+        result = conduct(plan, _NoSites(plan), keys=roster.keys, folder=folder, board=board)
+    except (CheckpointMismatch, _Incomplete) as error:
+        return Verification((), (f"the exchanges do not give a result: {error}",))
+    agreed, problems = list[str](), list[str]()
+    found = _recorded(result)
+    _compare("the model with its certificate", found, saved, agreed, problems)
+    if (folder / MODEL).exists():
+        model = json.loads(result.model.to_json())
+        _compare(f"the model in {MODEL}", model, _json(folder / MODEL, "the model"), agreed, problems)
+    for file in files:
+        try:
+            _check_file(file, roster, result.received, found, agreed, problems)
+        except FedScaffoldError as error:
+            problems.append(str(error))
+    return Verification(tuple(agreed), tuple(problems))
+
+
+class _Incomplete(InvalidInput):
+    """A question that the coordinator's folder has no answer to."""
+
+
+class _NoSites:
+    """A transport that reaches nobody."""
+
+    last_seconds = 0.0
+
+    def __init__(self, plan: Plan) -> None:
+        self.sites = plan.sites
+
+    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+        raise _Incomplete("an answer is missing; the study is not complete, or its folder was changed")
+
+    def deliver(self, requests: Mapping[str, Payload]) -> None:
+        return
+
+
+def _recorded(result: Fit) -> dict[str, Any]:
+    """Return the parts of a result that are compared, as JSON values."""
+    trained = result.trained
+    values = {
+        "theta": np.asarray(trained.theta).ravel().tolist(),
+        "step": np.asarray(trained.certificate.step).ravel().tolist(),
+        "certified_error": result.certified_error,
+        "sites": result.for_sites(),
+    }
+    return json.loads(json.dumps(values))
+
+
+def _compare(what: str, found: Any, known: Any, agreed: list[str], problems: list[str]) -> None:
+    if _without_origin(found) == _without_origin(known):
+        agreed.append(f"{what} agrees with the exchanges")
+    else:
+        problems.append(f"{what} differs from what the exchanges give")
+
+
+def _without_origin(value: Any) -> Any:
+    """Return JSON values without the versions of programs, which may differ where a study is verified."""
+    if isinstance(value, Mapping):
+        return {name: _without_origin(one) for name, one in value.items() if name not in ("provenance", "digest")}
+    return [_without_origin(one) for one in value] if isinstance(value, list) else value
+
+
+def _check_file(
+    file: Path, roster: Roster, received: Sequence[Received], found: Mapping[str, Any], agreed: list[str],
+    problems: list[str],
+) -> None:  # fmt: skip
+    values = _json(file, "the file of a site")
+    if not isinstance(values, dict) or values.get("format") != LOG:
+        _compare(f"the result in {file}", found["sites"], values, agreed, problems)
+        return
+    site, signature = str(values.get("site")), values.pop("signature", "")
+    if site not in roster.keys:
+        raise InvalidInput(f"{file} is the log of a site that the study does not have: {shown(site)}")
+    key = load_ssh_public_key(" ".join(roster.keys[site].split()[:2]).encode())
+    assert isinstance(key, ec.EllipticCurvePublicKey)  # checked by the roster
+    try:
+        key.verify(b64decode(str(signature)), _canonical(values), ec.ECDSA(SHA256()))
+    except (InvalidSignature, ValueError):
+        raise InvalidInput(f"{file} was not signed by the key of site {site}") from None
+    kept = {
+        str(one.number): hashlib.sha256(one.words.tobytes()).hexdigest() for one in received if one.site == site
+    }
+    if values.get("sent") == kept:
+        agreed.append(f"the {len(kept)} messages in the log of site {site} are those that the coordinator kept")
+    else:
+        problems.append(f"the log of site {site} has other messages than the coordinator kept")
+
+
+def _canonical(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _json(path: Path, what: str) -> Any:
+    try:
+        return json_value(read_text(path_of(path), what))
+    except ValueError as error:
+        raise error if isinstance(error, InvalidInput) else InvalidInput(f"{path} is not JSON: {error}") from None
