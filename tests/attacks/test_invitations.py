@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
-from fedscaffold.federation import Plan
+from fedscaffold.federation import StudyPlan
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.signing import Signer, make_signing_key
@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
     "sites": ("bonn", "graz", "lyon"),
     "name": "pilot",
 }
-PLAN = Plan(**SETTINGS, columns=COLUMNS)
+PLAN = StudyPlan(**SETTINGS, columns=COLUMNS)
 ESCAPES = ["../../.ssh/id", "/etc/passwd", "a\x1b[2J", "graz\nSHA256:forged", "", "a b", ".", "..", "-rf"]
 
 
@@ -64,7 +64,7 @@ def propose(joined: JoinedSite, plan: Any) -> RefusalCode | None:
     ],
 )
 def test_a_site_accepts_the_plan_of_its_invitation_alone(joined: JoinedSite, change: dict[str, Any]) -> None:
-    other = Plan(**{**SETTINGS, "columns": COLUMNS, **change})
+    other = StudyPlan(**{**SETTINGS, "columns": COLUMNS, **change})
     assert propose(joined, other) is RefusalCode.OTHER_SETTINGS
     assert propose(joined, PLAN) is None
     assert propose(joined, other) is RefusalCode.OTHER_SETTINGS  # later, too

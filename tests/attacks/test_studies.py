@@ -15,7 +15,7 @@ from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.numbers import BeyondRange, add, decode, encode
-from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import blocks_of, numbers_for
 from fedscaffold.federation.study.roster import Roster, new_key, public_line
 from fedscaffold.federation.study.rows import SiteRows
@@ -39,8 +39,8 @@ def tables() -> dict[str, pd.DataFrame]:
 COLUMNS = {"age": {"range": (0, 120)}, "ward": {"levels": ("A", "B", "C")}, "ill": {"levels": ("no", "yes")}}
 
 
-def plan(**changes: Any) -> Plan:
-    return Plan(**{"target": "ill", "kind": "logistic", "sites": SITES, "columns": COLUMNS, **changes})
+def plan(**changes: Any) -> StudyPlan:
+    return StudyPlan(**{"target": "ill", "kind": "logistic", "sites": SITES, "columns": COLUMNS, **changes})
 
 
 class Attacker(InProcess):
@@ -58,7 +58,7 @@ class Attacker(InProcess):
 
 
 def begun(
-    made: Plan | None = None, rows: Mapping[str, pd.DataFrame] | None = None
+    made: StudyPlan | None = None, rows: Mapping[str, pd.DataFrame] | None = None
 ) -> tuple[Coordinator, Attacker]:
     """A coordinator whose sites have accepted plan and roster."""
     limits = SiteRules(min_cell=1, min_rows=1, min_sites=2)
@@ -168,10 +168,10 @@ def test_nothing_but_phase_number_and_vector_has_an_effect() -> None:
 
 def test_a_site_looks_at_one_plan() -> None:
     """Otherwise plans with range after range would tell a column's mean by which of them are accepted."""
-    site, looked = StudySite(name="lyon", table=tables()["lyon"]), list[Plan]()
+    site, looked = StudySite(name="lyon", table=tables()["lyon"]), list[StudyPlan]()
     right = site.problems
 
-    def counted(made: Plan) -> list[str]:
+    def counted(made: StudyPlan) -> list[str]:
         looked.append(made)
         return right(made)
 

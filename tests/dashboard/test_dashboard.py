@@ -17,7 +17,7 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.dashboard import serve_dashboard
 from fedscaffold.dashboard.server import serve_app
-from fedscaffold.federation import Plan, StatusBoard, StudyStatus, study_status
+from fedscaffold.federation import StatusBoard, StudyPlan, StudyStatus, study_status
 from fedscaffold.inference.training import ErrorPoint
 from tests.reports.pages import BAD, RUNNING, Page, live
 from tests.reports.test_page_browser import CHROMIUM, IN_CI
@@ -91,7 +91,7 @@ def test_page_and_json_follow_the_coordinators_file(address: tuple[str, Path]) -
     with urlopen(page + "status.json") as reply:
         assert json.load(reply) is None
     columns: Any = {"age": {"range": [18, 99]}, "ill": {"levels": ["no", "yes"]}}
-    plan = Plan(target="ill", kind="logistic", sites=("a", "b", "c"), columns=columns)
+    plan = StudyPlan(target="ill", kind="logistic", sites=("a", "b", "c"), columns=columns)
     board = StatusBoard(folder, plan)
     with board.watch():
         board.site("a", "online")

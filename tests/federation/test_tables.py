@@ -11,18 +11,17 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data import from_frame
 from fedscaffold.data.encoding import Encoding, Number
-from fedscaffold.federation.agreement import Agreement
 from fedscaffold.flower.study.local import site_files
-from fedscaffold.models.coding import standardize_target
+from fedscaffold.models.coding import Coding, standardize_target
 from tests.hospitals import cancer, diabetes, wine, written
 
 
-def agreed(frame: pd.DataFrame, target: str, kind: Any) -> tuple[Any, Agreement]:
+def agreed(frame: pd.DataFrame, target: str, kind: Any) -> tuple[Any, Coding]:
     problem = from_frame(
         frame, target=target, client="hospital", kind=kind, l2=0.01, standardize=True, intercept=True
     )
     standardized, shift, scale = standardize_target(problem)
-    return standardized, Agreement.of_problem(standardized, target_shift=shift, target_scale=scale)
+    return standardized, Coding.of_problem(standardized, target_shift=shift, target_scale=scale)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,7 @@ def test_a_clients_problem_is_its_part_of_the_pooled_one(
     frame = make()
     whole, agreement = agreed(frame, target, kind)
     agreement.save(tmp_path / "agreement.json")
-    assert Agreement.load(tmp_path / "agreement.json") == agreement
+    assert Coding.load(tmp_path / "agreement.json") == agreement
     assert agreement.dim == whole.dim
     for c, name in enumerate(whole.client_names):
         own = frame[frame.hospital == name].drop(columns="hospital")
@@ -71,7 +70,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_files_that_are_no_agreement(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InvalidInput, match="is not an agreement"):
-        Agreement.load(tmp_path / "a.json")
+        Coding.load(tmp_path / "a.json")
 
 
 def test_one_table_is_split_into_files(tmp_path: Path) -> None:
@@ -88,4 +87,4 @@ def test_one_table_is_split_into_files(tmp_path: Path) -> None:
 def test_a_penalty_must_be_agreed_on() -> None:
     encoding = Encoding(columns=(Number(name="age", shift=0.0, scale=1.0),), target="dose", client="site")
     with pytest.raises(TypeError, match="l2"):
-        Agreement(encoding=encoding)  # type: ignore[call-arg]
+        Coding(encoding=encoding)  # type: ignore[call-arg]

@@ -141,8 +141,7 @@ def test_more_rows_are_predicted_to_help() -> None:
         ({"kind": "poisson"}, "the bounds of column 'ill' must be a range"),
         ({"kind": "tweedie"}, "kind must be"),
         ({"categorical": ["ward"]}, "for which there are no bounds"),
-        ({"close": False, "seed": 1}, r"epsilon cannot be combined with close=\.\.\., seed=\.\.\."),
-        ({"local_steps": 5}, r"epsilon cannot be combined with local_steps=\.\.\."),
+        ({"tolerance": 0.1, "trainer": "newton"}, r"epsilon cannot be combined with (to|tr).*=\.\.\., (to|tr)"),
         ({"features": ["age"]}, r"epsilon cannot be combined with features=\.\.\."),
         ({"epsilon": None}, "bounds requires epsilon"),
         ({"epsilon": None, "bounds": None, "delta": 0.1}, "delta requires epsilon"),
@@ -167,8 +166,8 @@ def test_the_command(tmp_path: Path) -> None:
     for wrong, said in [
         (budget, "holds a model already"),
         (
-            [*budget, "--test", "x.csv", "--set", "close=false"],
-            "--epsilon cannot be combined with --set close=..., --test",
+            [*budget, "--test", "x.csv", "--set", "min_rows=1"],
+            "--epsilon cannot be combined with --set min_rows=..., --test",
         ),
         (["--epsilon", "3"], "--epsilon requires --bounds"),
         (["--set", "delta=0.001"], "delta requires --epsilon"),

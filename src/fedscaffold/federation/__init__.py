@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from fedscaffold.core.imports import load_on_demand
 
 if TYPE_CHECKING:
-    from fedscaffold.federation.agreement import Agreement
     from fedscaffold.federation.audit import AuditLog
     from fedscaffold.federation.client.policy import SitePolicy
     from fedscaffold.federation.client.requests import handle_request
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from fedscaffold.federation.server.rules import RoundRules, TooFewClients
     from fedscaffold.federation.server.status import RunStatus, run_status
     from fedscaffold.federation.study.dry_run import dry_run
-    from fedscaffold.federation.study.plan import Plan, StudySettings
+    from fedscaffold.federation.study.plan import StudyPlan, StudySettings
     from fedscaffold.federation.study.site_page import write_site_page
     from fedscaffold.federation.study.status import StatusBoard, StudyStatus, study_status
     from fedscaffold.federation.study.study import Study, StudyResult
+    from fedscaffold.models.coding import Agreement
 
 __all__ = [
     "Agreement",
@@ -40,7 +40,6 @@ __all__ = [
     "ClientUpdate",
     "Ledger",
     "LocalTask",
-    "Plan",
     "ProblemTask",
     "Refusal",
     "RefusalCode",
@@ -53,6 +52,7 @@ __all__ = [
     "StateLost",
     "StatusBoard",
     "Study",
+    "StudyPlan",
     "StudyResult",
     "StudySettings",
     "StudyStatus",
@@ -71,7 +71,7 @@ __all__ = [
 __getattr__ = load_on_demand(
     __name__,
     {
-        "Agreement": "agreement",
+        "Agreement": ".models.coding",
         "AuditLog": "audit",
         "ClientFailed": "messages",
         "ClientRefused": "messages",
@@ -90,7 +90,7 @@ __getattr__ = load_on_demand(
         "StatusBoard": "study.status",
         "Study": "study.study",
         "StudyResult": "study.study",
-        "Plan": "study.plan",
+        "StudyPlan": "study.plan",
         "StudySettings": "study.plan",
         "StudyStatus": "study.status",
         "TooFewClients": "server.rules",

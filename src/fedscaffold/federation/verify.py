@@ -20,7 +20,7 @@ from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.coordinator import Received
 from fedscaffold.federation.study.journal import private_folder
-from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.status import StatusBoard
@@ -31,7 +31,7 @@ PLAN, KEYS, RESULT, MODEL = "plan.json", "keys.json", "for-sites.json", "model.j
 LOG = "fedscaffold signed log 1"
 
 
-def begin_bundle(folder: Path, plan: Plan, keys: Mapping[str, str]) -> None:
+def begin_bundle(folder: Path, plan: StudyPlan, keys: Mapping[str, str]) -> None:
     """Keep the plan and the keys of a study in the coordinator's folder; raise if it is of another study."""
     for name, values in ((PLAN, plan.to_json()), (KEYS, dict(keys))):
         path = private_folder(folder) / name
@@ -90,7 +90,7 @@ def verify(folder: Path, files: Sequence[Path] = ()) -> Verification:
     InvalidInput
         If the folder does not hold a study.
     """
-    plan = Plan.from_json(_json(folder / PLAN, "the plan"))
+    plan = StudyPlan.from_json(_json(folder / PLAN, "the plan"))
     roster = Roster.from_json({"plan": plan.digest, "keys": _json(folder / KEYS, "the sites' keys")})
     saved = _json(folder / RESULT, "the result")
     try:
@@ -121,7 +121,7 @@ class _NoSites:
 
     last_seconds = 0.0
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StudyPlan) -> None:
         self.sites = plan.sites
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:

@@ -208,3 +208,6 @@ def _mean_and_deviation(problem: EncodedProblem) -> tuple[float, float]:
             f"the target {problem.encoding.target!r} is the same in all rows; choose a column that varies"
         )
     return mean, deviation
+
+
+Agreement = Coding  # its name in federations of any task

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedscaffold.federation.study.numbers import (
     BeyondRange,
-    Block,
+    WordBlock,
     add,
     counts,
     decode,
@@ -20,7 +20,7 @@ from fedscaffold.federation.study.numbers import (
 )
 from fedscaffold.federation.study.roster import Masks, Roster, new_key, public_line
 
-BLOCKS = [Block("a", 3), wide("b", 2), counts("c", 2)]
+BLOCKS = [WordBlock("a", 3), wide("b", 2), counts("c", 2)]
 NUMBERS = st.floats(-1e20, 1e20)
 
 
@@ -81,7 +81,7 @@ def test_masked_words_look_uniform() -> None:
     """Every byte of the masked messages of two very different tables has the same, uniform law."""
     keys = {site: new_key() for site in ("bonn", "graz", "lyon")}
     roster = Roster("plan", {site: public_line(key, site) for site, key in keys.items()})
-    masks, blocks = Masks("bonn", keys["bonn"], roster), [Block("a", 2000)]
+    masks, blocks = Masks("bonn", keys["bonn"], roster), [WordBlock("a", 2000)]
     for values in (np.zeros(2000), np.full(2000, 1e9)):
         words = np.concatenate([masks.mask(encode({"a": values}, blocks), blocks, str(k)) for k in range(5)])
         bytes_seen = np.bincount(np.frombuffer(words.tobytes(), np.uint8), minlength=256)

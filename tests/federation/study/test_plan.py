@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.study.plan import OTHER, Column, Plan
+from fedscaffold.federation.study.plan import OTHER, Column, StudyPlan
 from fedscaffold.federation.study.questions import CELLS, _level_table, allowed, blocks_of, levels_in, parse_phase
 
 COLUMNS = {
@@ -18,15 +18,17 @@ COLUMNS = {
 }
 
 
-def plan(**changes: Any) -> Plan:
-    return Plan(**{"target": "ill", "kind": "logistic", "sites": ("a", "b", "c"), "columns": COLUMNS, **changes})
+def plan(**changes: Any) -> StudyPlan:
+    return StudyPlan(
+        **{"target": "ill", "kind": "logistic", "sites": ("a", "b", "c"), "columns": COLUMNS, **changes}
+    )
 
 
 def test_files_and_documents_hold_the_same_plan() -> None:
     one = plan(l2=0.5, event="no", tolerance=0.01)
-    assert Plan.from_toml(one.to_toml(), "study.toml") == one
-    assert Plan.from_json(one.to_json()) == one
-    assert Plan.from_json(one.to_json()).digest == one.digest
+    assert StudyPlan.from_toml(one.to_toml(), "study.toml") == one
+    assert StudyPlan.from_json(one.to_json()) == one
+    assert StudyPlan.from_json(one.to_json()).digest == one.digest
     assert len(one.fingerprint.split()) == 6
 
 

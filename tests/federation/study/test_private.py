@@ -14,7 +14,7 @@ import fedscaffold as fs
 from fedscaffold.federation import Study
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.study import private
-from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import PHASES, allowed, blocks_of
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.site import SiteRules, StudySite
@@ -154,7 +154,7 @@ def test_a_plan_spends_its_budget_and_no_more(protect: Any, sums: str) -> None:
         "target": "ill", "kind": "logistic", "columns": COLUMNS, "sites": sites, "rows": 5000, "epsilon": 2.0,
         "delta": 1e-3, "protect": protect, "sums": sums,
     }  # fmt: skip
-    plan = Plan(**given)
+    plan = StudyPlan(**given)
     found = private.private_plan(plan)
     assert (
         1.999
@@ -165,7 +165,7 @@ def test_a_plan_spends_its_budget_and_no_more(protect: Any, sums: str) -> None:
     assert found.noise == math.ceil(found.noise_multiplier / math.sqrt(parts) * CLIP)
     assert found.units == (5000 if protect == "rows" else 12)
     assert found.rounds <= 40
-    assert private.private_plan(Plan.from_json(plan.to_json())) == found
+    assert private.private_plan(StudyPlan.from_json(plan.to_json())) == found
 
 
 def test_the_last_question_again_brings_the_same_bytes_and_costs_nothing(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_plans_that_no_budget_covers(wrong: dict[str, Any], words: str) -> None:
         "epsilon": 1.0, "delta": 1e-4, **wrong,
     }  # fmt: skip
     with pytest.raises(fs.InvalidInput, match=words):
-        Plan(**given)
+        StudyPlan(**given)
 
 
 def test_the_delta_of_a_plan_is_below_one_over_a_sites_rows(tmp_path: Path) -> None:

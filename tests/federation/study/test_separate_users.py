@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscaffold.federation import Plan, Study
+from fedscaffold.federation import Study, StudyPlan
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.rows import TableFile
@@ -37,7 +37,7 @@ class Piped:
         self.exchange(requests)
 
 
-def coordinate(pipe: Any, plan: Plan, tables: Sequence[Path], folder: Path) -> None:
+def coordinate(pipe: Any, plan: StudyPlan, tables: Sequence[Path], folder: Path) -> None:
     """What the coordinator's process does, as a user who may not read the tables."""
     opened: list[str] = []
     sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)

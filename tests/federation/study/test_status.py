@@ -8,14 +8,14 @@ import pytest
 
 from fedscaffold.core.errors import InUse, InvalidInput
 from fedscaffold.core.files import exclusive
-from fedscaffold.federation import Plan, StatusBoard, Study, StudyStatus, study_status
+from fedscaffold.federation import StatusBoard, Study, StudyPlan, StudyStatus, study_status
 from fedscaffold.federation.study import status as module
 from fedscaffold.federation.study.status import LOCK, STATUS
 from fedscaffold.inference.training import ErrorPoint
 from tests.federation.study.tables import TABLES, deal
 
 COLUMNS: Any = {"age": {"range": [18, 99]}, "ill": {"levels": ["no", "yes"]}}
-PLAN = Plan(name="pilot", target="ill", kind="logistic", sites=("bonn", "lyon", "oslo"), columns=COLUMNS)
+PLAN = StudyPlan(name="pilot", target="ill", kind="logistic", sites=("bonn", "lyon", "oslo"), columns=COLUMNS)
 
 
 def conduct(folder: Path, **changes: Any) -> Any:
@@ -102,7 +102,7 @@ def test_errors_are_compared_in_the_unit_of_the_tolerance() -> None:
     assert (known.current_error, known.aim, known.in_standard_errors) == (0.7, 0.05, True)
     relative = known.model_copy(update={"tolerance": 0.01})
     assert (relative.current_error, relative.aim) == (0.1, 0.01)
-    private = Plan(**{**PLAN.model_dump(), "epsilon": 1.0, "delta": 1e-6, "rows": 900})
+    private = StudyPlan(**{**PLAN.model_dump(), "epsilon": 1.0, "delta": 1e-6, "rows": 900})
     assert (StatusBoard(None, private).status.tolerance, StatusBoard(None, private).status.aim) == (None, None)
 
 

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.numbers import Words, add, decode
-from fedscaffold.federation.study.plan import OTHER, Column, Plan
+from fedscaffold.federation.study.plan import OTHER, Column, StudyPlan
 from fedscaffold.federation.study.questions import (
     CELLS,
     JUDGED,
@@ -31,6 +30,7 @@ from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.inference import ClosingSums
 from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
+from fedscaffold.models.coding import Coding
 
 
 class Received(NamedTuple):
@@ -59,7 +59,7 @@ class Coordinator:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StudyPlan,
         journal: Journal,
         *,
         keys: Mapping[str, str] | None = None,
@@ -100,7 +100,7 @@ class Coordinator:
         """Send the result to all sites that can be reached."""
         self.journal.deliver(dict.fromkeys(self.plan.sites, _document("result", result)))
 
-    def _propose(self, plan: Plan) -> dict[str, str]:
+    def _propose(self, plan: StudyPlan) -> dict[str, str]:
         """Return each site's public key once all have accepted a plan."""
         replies = self._send("plan", plan.to_json())
         return {site: str(reply.values.get("key", "")) for site, reply in replies.items()}
@@ -139,7 +139,7 @@ class Coordinator:
 
     # the survey
 
-    def _surveyed(self) -> Plan:
+    def _surveyed(self) -> StudyPlan:
         """Return the plan with levels, means and standard deviations from sums over all sites."""
         plan = self.plan
         columns = dict(plan.columns)
@@ -163,7 +163,7 @@ class Coordinator:
             columns[name] = columns[name].model_copy(update={"mean": mean, "sd": sd})
         if problems:
             raise InvalidInput("; ".join(problems))
-        return Plan(**{**plan.model_dump(), "columns": columns, "rows": rows})
+        return StudyPlan(**{**plan.model_dump(), "columns": columns, "rows": rows})
 
     def _gathered_levels(self) -> dict[str, tuple[dict[str, int], int]]:
         """Return the levels of each category that the codebook does not list, with rows, and rows without any."""
@@ -216,7 +216,7 @@ class Totals:
 
     def __init__(self, coordinator: Coordinator, *, judged: bool = False) -> None:
         self.coordinator, self.prefix = coordinator, JUDGED if judged else ""
-        self.coding: Agreement = coordinator.plan.coding()
+        self.coding: Coding = coordinator.plan.coding()
         encoding = self.coding.encoding
         self.dim, self.names = self.coding.dim, encoding.names
         self.slopes: NDArray[np.bool_] = slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.study.numbers import size_of
-from fedscaffold.federation.study.plan import OTHER, Column, Plan
+from fedscaffold.federation.study.plan import OTHER, Column, StudyPlan
 from fedscaffold.federation.study.questions import CELLS, JUDGED, PHASES, allowed, blocks_of
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.reports.page import fmt, format_bytes
@@ -76,7 +76,7 @@ class DryRun:
         The columns at this site, for its people alone.
     """
 
-    plan: Plan
+    plan: StudyPlan
     problems: tuple[str, ...] = ()
     phases: tuple[PhaseSize, ...] = ()
     n_rows: int = 0
@@ -141,7 +141,7 @@ class DryRun:
         return "; ".join(found) or "no values"
 
 
-def dry_run(table: Any, plan: Plan) -> DryRun:
+def dry_run(table: Any, plan: StudyPlan) -> DryRun:
     """Return what a site would send in each phase that a plan allows; nothing leaves this process.
 
     Parameters
@@ -173,7 +173,7 @@ def dry_run(table: Any, plan: Plan) -> DryRun:
     )
 
 
-def _phases(plan: Plan, completed: Plan) -> tuple[PhaseSize, ...]:
+def _phases(plan: StudyPlan, completed: StudyPlan) -> tuple[PhaseSize, ...]:
     found = []
     for prefix in ("", JUDGED):
         for name, what in PHASES.items():
@@ -190,7 +190,7 @@ def _phases(plan: Plan, completed: Plan) -> tuple[PhaseSize, ...]:
     return tuple(found)
 
 
-def _completed(rows: SiteRows) -> Plan:
+def _completed(rows: SiteRows) -> StudyPlan:
     """Return the plan as a survey would complete it if all sites had this site's levels, and rare ones."""
     plan, columns = rows.plan, dict(rows.plan.columns)
     if not plan.incomplete:
@@ -202,7 +202,7 @@ def _completed(rows: SiteRows) -> Plan:
             columns[name] = Column(type="category", levels=some)
         elif not column.complete:
             columns[name] = column.model_copy(update={"mean": 1.0, "sd": 1.0})
-    return Plan(**{**plan.model_dump(), "event": None, "columns": columns, "rows": max(rows.n_rows, 1)})
+    return StudyPlan(**{**plan.model_dump(), "event": None, "columns": columns, "rows": max(rows.n_rows, 1)})
 
 
 def _is_readable(rows: SiteRows, name: str) -> bool:

@@ -23,7 +23,7 @@ class BeyondRange(NotFinite):
     """A number that is not finite, or too large for its block."""
 
 
-class Block(NamedTuple):
+class WordBlock(NamedTuple):
     """Numbers of one kind in a message.
 
     Parameters
@@ -44,22 +44,22 @@ class Block(NamedTuple):
     words: int = 3
 
 
-def counts(name: str, length: int = 1) -> Block:
+def counts(name: str, length: int = 1) -> WordBlock:
     """Return a block of whole numbers, one word each."""
-    return Block(name, length, 0, 1)
+    return WordBlock(name, length, 0, 1)
 
 
-def wide(name: str, length: int = 1) -> Block:
+def wide(name: str, length: int = 1) -> WordBlock:
     """Return a block of numbers of any size that tables hold: units 2⁻²⁰⁰, up to about 10⁷⁰."""
-    return Block(name, length, -200, 7)
+    return WordBlock(name, length, -200, 7)
 
 
-def size_of(blocks: Sequence[Block]) -> int:
+def size_of(blocks: Sequence[WordBlock]) -> int:
     """Return the number of words of a message: all blocks, and one that is 0 if all numbers are in range."""
     return sum(block.length * block.words for block in blocks) + 1
 
 
-def encode(values: Mapping[str, Any], blocks: Sequence[Block]) -> Words:
+def encode(values: Mapping[str, Any], blocks: Sequence[WordBlock]) -> Words:
     """Return numbers by block as the words of a message.
 
     A message with a number that is not finite, or beyond its block's range, is random: the sum over sites is then
@@ -80,8 +80,8 @@ def encode(values: Mapping[str, Any], blocks: Sequence[Block]) -> Words:
     Examples
     --------
     >>> import numpy as np
-    >>> from fedscaffold.federation.study.numbers import Block, add, decode, encode
-    >>> blocks = [Block("loss", 1), Block("gradient", 2)]
+    >>> from fedscaffold.federation.study.numbers import WordBlock, add, decode, encode
+    >>> blocks = [WordBlock("loss", 1), WordBlock("gradient", 2)]
     >>> one = encode({"loss": [0.5], "gradient": [1.0, -3.0]}, blocks)
     >>> two = encode({"loss": [0.25], "gradient": [2.0, 1.0]}, blocks)
     >>> decode(add([one, two], blocks), blocks)["gradient"].tolist()
@@ -94,7 +94,7 @@ def encode(values: Mapping[str, Any], blocks: Sequence[Block]) -> Words:
         return np.frombuffer(secrets.token_bytes(8 * size_of(blocks)), np.uint64)
 
 
-def decode(words: Words, blocks: Sequence[Block]) -> dict[str, Array]:
+def decode(words: Words, blocks: Sequence[WordBlock]) -> dict[str, Array]:
     """Return the numbers of a sum of messages, by block.
 
     Raises
@@ -114,7 +114,7 @@ def decode(words: Words, blocks: Sequence[Block]) -> dict[str, Array]:
     return found
 
 
-def add(messages: Sequence[Words], blocks: Sequence[Block]) -> Words:
+def add(messages: Sequence[Words], blocks: Sequence[WordBlock]) -> Words:
     """Return the sum of messages, number by number."""
     total = messages[0].copy()
     for message in messages[1:]:
@@ -127,7 +127,7 @@ def add(messages: Sequence[Words], blocks: Sequence[Block]) -> Words:
     return total
 
 
-def negative(words: Words, blocks: Sequence[Block]) -> Words:
+def negative(words: Words, blocks: Sequence[WordBlock]) -> Words:
     """Return the message whose sum with another one is 0."""
     parts, begin = [], 0
     for block in [*blocks, counts("in range")]:
@@ -137,7 +137,7 @@ def negative(words: Words, blocks: Sequence[Block]) -> Words:
     return np.concatenate(parts)
 
 
-def _encode(values: Array, block: Block) -> Words:
+def _encode(values: Array, block: WordBlock) -> Words:
     if values.size != block.length:
         raise InvalidInput(f"{block.name} has {values.size} numbers, not {block.length}")
     largest = 64 * block.words - 1 - SITES + block.unit
@@ -159,7 +159,7 @@ def _encode(values: Array, block: Block) -> Words:
     return out
 
 
-def _decode(words: Words, block: Block) -> Array:
+def _decode(words: Words, block: WordBlock) -> Array:
     below = words[:, -1] >> np.uint64(63) == 1
     size = np.where(below[:, None], _negated(words), words)
     total = np.zeros(len(words))

@@ -20,8 +20,8 @@ from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.data.encoding import Category, Encoding, Number
 from fedscaffold.data.public import PublicTarget
 from fedscaffold.data.settings import parameter_entries
-from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference.tolerance import parse_tolerance
+from fedscaffold.models.coding import Coding
 from fedscaffold.problems.families import FAMILIES, Kind, TargetFamily
 
 FORMAT = "fedscaffold plan 1"
@@ -167,6 +167,12 @@ class StudySettings(BaseModel):
         Largest norm of a row's gradient, or of the mean of a site's, under a budget; chosen by default.
     protect
         Unit of the budget: "rows", or "sites" with each site's table as a whole.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import StudySettings
+    >>> StudySettings(target="ill", min_cell=10).sums
+    'secure'
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -233,7 +239,7 @@ class StudySettings(BaseModel):
         return {role: name for role, name in found.items() if name is not None}
 
 
-class Plan(StudySettings):
+class StudyPlan(StudySettings):
     """The document that sites accept: the choices of a study, its sites, and a codebook of every column.
 
     Parameters
@@ -244,6 +250,14 @@ class Plan(StudySettings):
         Names of the sites; sums are over exactly these.
     rows
         Rows of all sites together, once they are known; a privacy budget of rows takes them as public.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import StudyPlan
+    >>> columns = {"age": {"range": (0, 120)}, "ill": {"levels": ("no", "yes")}}
+    >>> plan = StudyPlan(target="ill", kind="logistic", sites=("bonn", "graz", "lyon"), columns=columns)
+    >>> plan.incomplete, len(plan.digest)
+    ((), 64)
     """
 
     name: str = "study"
@@ -385,7 +399,7 @@ class Plan(StudySettings):
         """The first digits of the digest in groups of four, for people to compare."""
         return " ".join(self.digest[k : k + 4] for k in range(0, 24, 4))
 
-    def completes(self, earlier: "Plan") -> bool:
+    def completes(self, earlier: "StudyPlan") -> bool:
         """Return whether this plan says the same as an earlier one, and only fills in what that left open."""
         if self.model_dump(exclude={"columns", "rows"}) != earlier.model_dump(exclude={"columns", "rows"}):
             return False
@@ -400,7 +414,7 @@ class Plan(StudySettings):
                 return False
         return True
 
-    def coding(self) -> Agreement:
+    def coding(self) -> Coding:
         """Return how rows become numbers; raise if the codebook is not complete."""
         if self.incomplete:
             raise InvalidInput(f"the codebook of {self.incomplete[0]!r} is not complete; a survey completes it")
@@ -430,7 +444,7 @@ class Plan(StudySettings):
             columns=tuple(columns), target=self.target, client="site", classes=classes,
             intercept=not self.client_intercepts, **more,
         )  # fmt: skip
-        return Agreement(
+        return Coding(
             encoding=encoding, l2=1.0 / (self.rows or 1) if self.l2 == "auto" else self.l2, target_shift=shift,
             target_scale=scale, evaluate=self.evaluate, client_intercepts=self.client_intercepts,
             limit=SPREAD / 2.0 if private else None, target_limits=goal.range if private else None,

@@ -12,7 +12,7 @@ from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.client.store import SiteStore
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.coordinator import Coordinator
-from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import LARGEST
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.status import StatusBoard
@@ -24,7 +24,7 @@ from fedscaffold.privacy.plan import MOST_ROUNDS, PrivatePlan, plan_budget
 from fedscaffold.privacy.settings import PrivacySettings
 
 
-def private_plan(plan: Plan) -> PrivatePlan:
+def private_plan(plan: StudyPlan) -> PrivatePlan:
     """Return how a study spends its privacy budget, from its plan alone.
 
     Under secure sums a budget of whole sites needs noise in the sum alone, of which each site adds a part; it
@@ -54,7 +54,7 @@ def private_plan(plan: Plan) -> PrivatePlan:
 # at a site
 
 
-def pay(plan: Plan, store: SiteStore, epsilon: float | None, delta: float | None) -> None:
+def pay(plan: StudyPlan, store: SiteStore, epsilon: float | None, delta: float | None) -> None:
     """Write down, before it is computed, what an answer spends; raise if that would exceed a budget.
 
     Parameters

@@ -18,15 +18,15 @@ from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, ServerState
 from fedscaffold.data.encoded import EncodedLogistic, EncodedMultinomial, EncodedProblem, problem_class
 from fedscaffold.engines import choose_engine
-from fedscaffold.federation.agreement import Agreement
-from fedscaffold.federation.study.numbers import Block, counts, wide
-from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.numbers import WordBlock, counts, wide
+from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.inference import ClosingSums, client_sums
 from fedscaffold.inference.families import family_of
 from fedscaffold.inference.own_intercepts import client_intercept
 from fedscaffold.methods import Scaffold
 from fedscaffold.methods.base import ControlVariates
+from fedscaffold.models.coding import Coding
 from fedscaffold.problems.base import OFFSET, expit, log_softmax, plain_columns
 
 JUDGED = "judged "  # prefix of a phase on the rows that are not left out
@@ -88,7 +88,7 @@ def parse_phase(phase: str) -> tuple[str, bool, int]:
     return name, judged, size
 
 
-def allowed(plan: Plan, phase: str) -> bool:
+def allowed(plan: StudyPlan, phase: str) -> bool:
     """Return whether a plan has a phase."""
     name, judged, _ = parse_phase(phase)
     survey = name in ("levels", "moments", "spreads")
@@ -103,7 +103,7 @@ def allowed(plan: Plan, phase: str) -> bool:
     return name in ("measure", "gradient", "train") and not (name == "train" and plan.client_intercepts)
 
 
-def blocks_of(plan: Plan, phase: str) -> list[Block]:
+def blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
     """Return the blocks of numbers of a phase, which follow from the plan alone."""
     name, _, cells = parse_phase(phase)
     if name == "levels":
@@ -115,31 +115,31 @@ def blocks_of(plan: Plan, phase: str) -> list[Block]:
     if name == "spreads":
         return [wide("squares", len(number_columns(plan)))]
     if name == "measure":
-        return [Block("smoothness", 1, -256, 8)]
+        return [WordBlock("smoothness", 1, -256, 8)]
     coding = plan.coding()
     dim = coding.dim
     if name == "gradient":
-        return [counts("rows"), Block("loss", 1), Block("gradient", dim)]
+        return [counts("rows"), WordBlock("loss", 1), WordBlock("gradient", dim)]
     if name == "train":
-        return [counts("rows"), Block("change", dim)]
+        return [counts("rows"), WordBlock("change", dim)]
     if name == "noisy":
-        return [Block("change", dim, 0, 2)]  # whole numbers up to 2¹⁰⁷: no sum of rows and no noise is beyond
+        return [WordBlock("change", dim, 0, 2)]  # whole numbers up to 2¹⁰⁷: no sum of rows and no noise is beyond
     if name == "evaluate":
-        found = [counts("rows"), Block("loss", 1), Block("squared loss", 1)]
+        found = [counts("rows"), WordBlock("loss", 1), WordBlock("squared loss", 1)]
         if plan.family.classes:
             K = coding.encoding.n_vectors
             found.append(counts("table", K * K) if K > 1 else counts("histogram", 2 * BINS))
-            found += [] if K > 1 else [Block("predicted", BINS)]
+            found += [] if K > 1 else [WordBlock("predicted", BINS)]
         return found
     return _closing_blocks(coding, scores=name == "scores")
 
 
-def number_columns(plan: Plan) -> list[str]:
+def number_columns(plan: StudyPlan) -> list[str]:
     """Return the columns of numbers, the target among them."""
     return [name for name, entry in plan.columns.items() if entry.type == "number"]
 
 
-def _open_categories(plan: Plan) -> list[str]:
+def _open_categories(plan: StudyPlan) -> list[str]:
     """Return the categories whose levels are gathered."""
     return [name for name, entry in plan.columns.items() if entry.type == "category" and entry.levels is None]
 
@@ -361,16 +361,23 @@ def without_small_bins(both: Any, sums: Array, least: int) -> tuple[Any, Array]:
 _FIXED = ("clients", "intercepts", "weight", "saturated", "constant", "pearson")
 
 
-def _closing_blocks(coding: Agreement, *, scores: bool) -> list[Block]:
+def _closing_blocks(coding: Coding, *, scores: bool) -> list[WordBlock]:
     dim, features, family = coding.dim, coding.encoding.dim, family_of(problem_class(coding.encoding).kind)
     triangle, none = dim * (dim + 1) // 2, np.zeros(0)
     K = coding.encoding.n_vectors
     null = K if K > 1 else int(family.null_sums(none, none, none).size)
-    found = [counts("rows"), Block("loss", 1), *(Block(name, 1) for name in _FIXED), Block("null", null)]
-    found += [Block("gradient", dim), Block("squares", features), counts("varying", features)]
-    found += [Block("hessian", triangle)] + [Block("information", triangle)] * (family.expected is not None)
+    found = [
+        counts("rows"),
+        WordBlock("loss", 1),
+        *(WordBlock(name, 1) for name in _FIXED),
+        WordBlock("null", null),
+    ]
+    found += [WordBlock("gradient", dim), WordBlock("squares", features), counts("varying", features)]
+    found += [WordBlock("hessian", triangle)] + [WordBlock("information", triangle)] * (
+        family.expected is not None
+    )
     if scores:
-        found += [Block("score_products", triangle), Block("cluster_products", triangle)]
+        found += [WordBlock("score_products", triangle), WordBlock("cluster_products", triangle)]
     return found
 
 
@@ -388,7 +395,7 @@ def _closing_numbers(sums: ClosingSums) -> dict[str, Any]:
     return {name: np.nan_to_num(value) if name == "pearson" else value for name, value in found.items()}
 
 
-def closing_sums_of(total: Mapping[str, Array], coding: Agreement, theta: Array) -> ClosingSums:
+def closing_sums_of(total: Mapping[str, Array], coding: Coding, theta: Array) -> ClosingSums:
     """Return the closing sums over all sites, from the totals of a question at θ."""
     dim = theta.size
     found: dict[str, Any] = {name: float(total[name][0]) for name in ("loss", *_FIXED)}

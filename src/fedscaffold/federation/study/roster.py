@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.study.numbers import Block, Words, add, negative, size_of
+from fedscaffold.federation.study.numbers import WordBlock, Words, add, negative, size_of
 
 LEAST_SECURE = 3  # sites: of two, each gets the other's numbers by subtracting its own from the sum
 
@@ -124,7 +124,7 @@ class Masks:
                 found[other] = self.key.exchange(ec.ECDH(), public)
         return found
 
-    def mask(self, words: Words, blocks: Sequence[Block], context: str) -> Words:
+    def mask(self, words: Words, blocks: Sequence[WordBlock], context: str) -> Words:
         """Return a message plus all masks of this site for a question.
 
         Parameters

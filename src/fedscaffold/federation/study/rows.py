@@ -19,8 +19,8 @@ from fedscaffold.data.files import read_table
 from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.data.statistics import looks_like_identifiers
 from fedscaffold.data.tables import some
-from fedscaffold.federation.agreement import Agreement
-from fedscaffold.federation.study.plan import OTHER, Plan
+from fedscaffold.federation.study.plan import OTHER, StudyPlan
+from fedscaffold.models.coding import Coding
 
 LEAST_ROWS_TO_SPLIT = 10  # a site with fewer rows leaves none out
 FACTOR = 5.0  # a mean that is this many times as far from 0 as a range allows suggests another unit
@@ -74,7 +74,7 @@ class SiteRows:
         The site's secret, which decides which rows are left out to judge the model.
     """
 
-    def __init__(self, table: Any, plan: Plan, secret: bytes) -> None:
+    def __init__(self, table: Any, plan: StudyPlan, secret: bytes) -> None:
         self.table, self.plan, self.secret = table, plan, secret
 
     @cached_property
@@ -253,7 +253,7 @@ class SiteRows:
     # what training uses, once the codebook is complete
 
     @cached_property
-    def coding(self) -> Agreement:
+    def coding(self) -> Coding:
         """How rows become numbers."""
         return self.plan.coding()
 

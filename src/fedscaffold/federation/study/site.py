@@ -24,7 +24,7 @@ from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.numbers import Words, encode
-from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import (
     PHASES,
     LocalState,
@@ -86,7 +86,7 @@ class SiteRules:
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
 
-    def problems(self, plan: Plan) -> list[str]:
+    def problems(self, plan: StudyPlan) -> list[str]:
         """Return the limits that a plan breaks, in sentences."""
         found = []
         if plan.min_cell < self.min_cell:
@@ -143,7 +143,7 @@ class StudySite:
     table: Any
     key: ec.EllipticCurvePrivateKey = field(default_factory=new_key, repr=False)
     rules: SiteRules = field(default_factory=SiteRules)
-    accept: Callable[[Plan], bool] = lambda plan: True
+    accept: Callable[[StudyPlan], bool] = lambda plan: True
     accept_roster: Callable[[Roster], bool] = lambda roster: True
     engine: str | Engine = "auto"
     store: SiteStore = field(default_factory=MemoryStore)
@@ -162,7 +162,7 @@ class StudySite:
         """All messages that left the site, in order."""
         return tuple(entry for entry in self.store.audit.read() if entry["event"] == "sent")
 
-    def problems(self, plan: Plan) -> list[str]:
+    def problems(self, plan: StudyPlan) -> list[str]:
         """Return everything that keeps this site from carrying out a plan; nothing leaves the site."""
         before = self.plan
         surveyed = [name for name in plan.columns if before is not None and not before.columns[name].complete]
@@ -212,7 +212,7 @@ class StudySite:
             return self._answer_question(question), question.phase
         document = json.loads(fields.text(DOCUMENT, longest=10**8))
         if kind == "plan":
-            return self._accept_plan(Plan.from_json(document)), kind
+            return self._accept_plan(StudyPlan.from_json(document)), kind
         if kind == "roster":
             return self._accept_roster(Roster.from_json(document)), kind
         self.store.save_note(RESULT, Fields(document, "the result").as_dict())
@@ -221,12 +221,12 @@ class StudySite:
     # the plan and the roster
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> StudyPlan | None:
         """The plan that the site accepted; None before."""
         found = self.store.load_note(PLAN)
-        return None if found is None else Plan.from_json(found)
+        return None if found is None else StudyPlan.from_json(found)
 
-    def _accept_plan(self, plan: Plan) -> Payload:
+    def _accept_plan(self, plan: StudyPlan) -> Payload:
         """Accept a plan once; later only one that fills in what the accepted one left open.
 
         A plan that was not accepted is not looked at again, nor is any other: a coordinator that could propose
@@ -302,7 +302,7 @@ class StudySite:
         return Payload({"number": question.number}, {"words": words})
 
     def _numbers(
-        self, plan: Plan, question: Question, states: dict[str, LocalState]
+        self, plan: StudyPlan, question: Question, states: dict[str, LocalState]
     ) -> tuple[Words, dict[str, Any]]:
         """Return the site's numbers as words, random ones if they cannot be computed, and its control variates."""
         blocks = blocks_of(plan, question.phase)
@@ -318,7 +318,7 @@ class StudySite:
             self.store.audit.write("numbers", phase=question.phase, number=question.number, values=kept)
         return encode(found, blocks), {name: _plain(state) for name, state in states.items()}
 
-    def _current_rows(self, plan: Plan) -> SiteRows:
+    def _current_rows(self, plan: StudyPlan) -> SiteRows:
         stamp = (plan.digest, self.table.stamp if isinstance(self.table, TableFile) else None)
         if self._rows is None or self._rows[0] != stamp:
             rows = SiteRows(self._load(), plan, self.store.secret)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.files import write_text
 from fedscaffold.federation.client.store import SiteStore
-from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import PLAN, RESULT, ROSTER
 from fedscaffold.inference import Summary
@@ -79,7 +79,7 @@ class SiteRecord:
 
     sent: list[Mapping[str, Any]] = field(default_factory=list)
     troubles: list[Mapping[str, Any]] = field(default_factory=list)
-    plan: Plan | None = None
+    plan: StudyPlan | None = None
     roster: Roster | None = None
     result: ResultDocument | None = None
     model: Model | None = None
@@ -90,7 +90,7 @@ class SiteRecord:
         """Return the record of a site, from its store."""
         log = list(store.audit.read())
         plan, roster, result = (store.load_note(name) for name in (PLAN, ROSTER, RESULT))
-        accepted = None if plan is None else Plan.from_json(plan)
+        accepted = None if plan is None else StudyPlan.from_json(plan)
         model, summary, document = None, None, None
         try:
             document = None if result is None else ResultDocument(**result)

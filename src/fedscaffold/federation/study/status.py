@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.files import exclusive, folder_at, is_locked, read_text, write_text
 from fedscaffold.core.provenance import now
-from fedscaffold.federation.study.plan import Plan
+from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.inference.training import ErrorPoint, TrainingSettings
 
 STATUS, LOCK = "status.json", "lock"
@@ -106,9 +106,9 @@ class StatusBoard:
     Examples
     --------
     >>> import tempfile
-    >>> from fedscaffold.federation import Plan, StatusBoard, study_status
+    >>> from fedscaffold.federation import StudyPlan, StatusBoard, study_status
     >>> columns = {"age": {"range": [18, 99]}, "ill": {"levels": ["no", "yes"]}}
-    >>> plan = Plan(target="ill", kind="logistic", sites=["bonn", "lyon", "oslo"], columns=columns)
+    >>> plan = StudyPlan(target="ill", kind="logistic", sites=["bonn", "lyon", "oslo"], columns=columns)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     board = StatusBoard(folder, plan)
     ...     with board.watch():
@@ -117,7 +117,7 @@ class StatusBoard:
     ('finished', 'online')
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None, plan: Plan) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None, plan: StudyPlan) -> None:
         self.folder = None if folder is None else Path(folder)
         tolerance = plan.tolerance if plan.epsilon is None else None
         sites = {site: SiteStatus() for site in plan.sites}

@@ -2,19 +2,22 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine
+from fedscaffold.core.types import Array
 from fedscaffold.data import tables
 from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.study.coordinator import Coordinator, Totals
-from fedscaffold.federation.study.evaluation import Evaluation, evaluation_of
 from fedscaffold.federation.study.journal import Journal
-from fedscaffold.federation.study.plan import Column, Plan, StudySettings
+from fedscaffold.federation.study.plan import Column, StudyPlan, StudySettings
+from fedscaffold.federation.study.questions import BINS
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.transport import InProcess, Transport
@@ -22,11 +25,12 @@ from fedscaffold.inference.training import TrainingSettings, train
 from fedscaffold.models.fit import Fit
 
 StudyResult = Fit  # a fit is a study in one process
+ALL = "all sites"  # name of the evaluation of all sites together
 NUMBERS_PER_SECOND = 2e8  # of a table that a local step reads; decides between Newton and Scaffold
 
 
 def conduct(
-    plan: Plan,
+    plan: StudyPlan,
     transport: Transport,
     *,
     keys: Mapping[str, str] | None = None,
@@ -114,6 +118,101 @@ def _trained(coordinator: Coordinator, board: StatusBoard) -> Fit:
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """How a model predicts rows that it was not trained on.
+
+    Parameters
+    ----------
+    n_rows
+        Number of those rows.
+    loss, loss_error
+        Mean loss and its standard error.
+    histogram
+        For two classes, rows of the first and of the second class by bin of the predicted probability, (2, bins).
+    predicted
+        Sum of predicted probabilities by bin, (bins,).
+    table
+        For more classes, rows of each class (first axis) that the model takes for each (second axis).
+    """
+
+    n_rows: int
+    loss: float
+    loss_error: float
+    histogram: Array | None = None
+    predicted: Array | None = None
+    table: Array | None = None
+
+    @property
+    def auc(self) -> float | None:
+        """Area under the ROC curve, rows of one bin counted as ties; None without rows of both classes."""
+        if self.histogram is None or not self.histogram.sum(axis=1).all():
+            return None
+        first, second = self.histogram
+        below = np.cumsum(first) - first
+        return float((second * (below + 0.5 * first)).sum() / (first.sum() * second.sum()))
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of rows whose class the model predicts; None for numbers."""
+        if self.table is not None:
+            return float(np.trace(self.table) / max(self.table.sum(), 1))
+        if self.histogram is None:
+            return None
+        half = self.histogram.shape[1] // 2
+        right = self.histogram[0, :half].sum() + self.histogram[1, half:].sum()
+        return float(right / max(self.histogram.sum(), 1))
+
+    @property
+    def calibration(self) -> list[tuple[float, float, int]]:
+        """Mean predicted probability, observed share of the second class, and rows, by bin."""
+        if self.histogram is None or self.predicted is None:
+            return []
+        rows = self.histogram.sum(axis=0)
+        return [
+            (float(self.predicted[k] / rows[k]), float(self.histogram[1, k] / rows[k]), int(rows[k]))
+            for k in np.flatnonzero(rows)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-compatible values."""
+        values = {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in vars(self).items()}
+        return {**values, "auc": self.auc, "accuracy": self.accuracy}
+
+
+def evaluation_of(
+    total: Mapping[str, Array], by_site: Mapping[str, Mapping[str, Array]], plan: StudyPlan
+) -> dict[str, Evaluation]:
+    """Return the evaluation of all sites together and, of open sums, of each site with enough rows.
+
+    Parameters
+    ----------
+    total
+        Sums over all sites.
+    by_site
+        Numbers of each site; empty for secure sums.
+    plan
+        The plan, whose `min_cell` is the least number of rows that are shown.
+    """
+    found = {ALL: _evaluation(total), **{site: _evaluation(one) for site, one in by_site.items()}}
+    return {name: one for name, one in found.items() if one.n_rows >= plan.min_cell}
+
+
+def _evaluation(numbers: Mapping[str, Array]) -> Evaluation:
+    n = round(float(numbers["rows"][0]))
+    mean = float(numbers["loss"][0]) / max(n, 1)
+    variance = max(float(numbers["squared loss"][0]) / max(n, 1) - mean**2, 0.0)
+    table = None
+    if "table" in numbers:
+        K = round(numbers["table"].size ** 0.5)
+        table = numbers["table"].reshape(K, K)
+    histogram = numbers["histogram"].reshape(2, BINS) if "histogram" in numbers else None
+    return Evaluation(
+        n_rows=n, loss=mean, loss_error=(variance / max(n - 1, 1)) ** 0.5, histogram=histogram,
+        predicted=numbers.get("predicted"), table=table,
+    )  # fmt: skip
+
+
 class Study(StudySettings):
     """A study: one model for sites that keep their tables.
 
@@ -142,7 +241,7 @@ class Study(StudySettings):
 
     name: str = "study"
 
-    def plan_for(self, sites: Mapping[str, Any]) -> Plan:
+    def plan_for(self, sites: Mapping[str, Any]) -> StudyPlan:
         """Return the plan of the study for some sites, from names and types of their columns, not their rows.
 
         Under a privacy budget of rows, their number is public and in the plan.
@@ -159,7 +258,7 @@ class Study(StudySettings):
         if self.epsilon is not None:
             values |= self._public_numbers(sites)
         if self.columns and self.target in self.columns:
-            return Plan(**values)
+            return StudyPlan(**values)
         kinds = _column_kinds(next(iter(sites.values())))
         left_out = {*self.ignore, *self.record_columns.values()}
         features = self.features or [name for name in kinds if name not in left_out and name != self.target]
@@ -175,7 +274,7 @@ class Study(StudySettings):
             category = name in self.categorical or kinds[name] == "category"
             category = kind == "logistic" if name == self.target else category
             columns[name] = self.columns.get(name, Column(type="category" if category else "number"))
-        return Plan(**{**values, "kind": kind, "columns": columns, "categorical": ()})
+        return StudyPlan(**{**values, "kind": kind, "columns": columns, "categorical": ()})
 
     def _public_numbers(self, sites: Mapping[str, Any]) -> dict[str, Any]:
         """Return the number of rows, if they are protected, and δ: by default a tenth of one over either."""

@@ -16,7 +16,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.signing import Signer, make_signing_key
 from fedscaffold.federation.study.journal import private_folder
-from fedscaffold.federation.study.plan import Plan, StudySettings, in_words, sentences
+from fedscaffold.federation.study.plan import StudyPlan, StudySettings, in_words, sentences
 from fedscaffold.federation.study.roster import Roster, fingerprint
 from fedscaffold.flower.certificates import LONGEST_NAME, Certificates, certified_host, make_certificates
 
@@ -98,15 +98,16 @@ class StudyFile:
 
     Examples
     --------
-    >>> from fedscaffold.federation import Plan
+    >>> from fedscaffold.federation import StudyPlan
     >>> from fedscaffold.flower.study.study_file import StudyFile
     >>> columns = {"age": {"range": [18, 99]}, "ill": {"levels": ["no", "yes"]}}
-    >>> study = StudyFile(Plan(target="ill", kind="logistic", sites=["bonn", "graz", "lyon"], columns=columns))
+    >>> plan = StudyPlan(target="ill", kind="logistic", sites=["bonn", "graz", "lyon"], columns=columns)
+    >>> study = StudyFile(plan)
     >>> StudyFile.parse(study.text(), "pilot.toml") == study
     True
     """
 
-    plan: Plan
+    plan: StudyPlan
     run: RunSettings = field(default_factory=RunSettings)
 
     @classmethod
@@ -122,7 +123,7 @@ class StudyFile:
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InvalidInput(f"{source} is not a TOML file: {error}") from None
         found, problems = list[Any](), list[str]()
-        for read in (lambda: run_settings(values.pop("run", {})), lambda: Plan(**values)):
+        for read in (lambda: run_settings(values.pop("run", {})), lambda: StudyPlan(**values)):
             try:
                 found.append(read())
             except InvalidInput as error:
@@ -135,7 +136,7 @@ class StudyFile:
         """Return the file, with a comment for every setting; those that are not set are commented out."""
         plan = self.plan
         values = plan.model_dump(mode="json")
-        columns, known = values.pop("columns"), {**sentences(StudySettings), **sentences(Plan)}
+        columns, known = values.pop("columns"), {**sentences(StudySettings), **sentences(StudyPlan)}
         lines = ["# A study: one model for tables that stay at their sites. Sites accept everything above [run]."]
         hidden = ("name", "sites", "rows", "features", "ignore", "categorical")  # the codebook says the last three
         for name in ("name", "sites", *(name for name in values if name not in hidden)):
@@ -193,7 +194,7 @@ class StudyFolder:
         files = sorted(folder.glob("*.pub")) if folder.is_dir() else []
         return {file.stem: file.read_text(encoding="utf-8").strip() for file in files}
 
-    def accept(self, plan: Plan, keys: list[str], *, replace: bool = False) -> dict[str, str]:
+    def accept(self, plan: StudyPlan, keys: list[str], *, replace: bool = False) -> dict[str, str]:
         """Accept public keys, each a file SITE.pub or its text; return all that are accepted now.
 
         Parameters
@@ -269,7 +270,7 @@ class Invite:
     """
 
     site: str
-    plan: Plan
+    plan: StudyPlan
     address: str
     authority: str
     coordinator: str
@@ -297,7 +298,7 @@ class Invite:
             fields = {name: values[name] for name in ("site", "address", "authority", "coordinator")}
             if not all(isinstance(value, str) for value in fields.values()) or len(values) != len(fields) + 1:
                 raise ValueError("it has other entries")
-            invite = cls(plan=Plan.from_json(values["plan"]), **fields)
+            invite = cls(plan=StudyPlan.from_json(values["plan"]), **fields)
             if invite.site not in invite.plan.sites:
                 raise ValueError("its plan has no such site")
             run_settings({"address": invite.address})
