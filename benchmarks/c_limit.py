@@ -53,7 +53,7 @@ def forms(work: Workload, widths: tuple[int, ...]) -> dict[str, list[str]]:
     if work.dtype == "float32":
         shape += ["-DSINGLE"]
     found = {}
-    clients = (1, 2) if (work.batch or RECORDS) * dim <= SMALL_STEP else (1,)
+    clients: tuple[int, ...] = (1, 2) if (work.batch or RECORDS) * dim <= SMALL_STEP else (1,)
     if work.batch == 1 and work.problem.kind != "multinomial":
         clients = (1, 2, 4)
     classes = (1, 2) if work.problem.kind == "multinomial" else (1,)

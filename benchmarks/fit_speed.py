@@ -2,7 +2,7 @@
 
 `python -m benchmarks.fit_speed [--quick]`. "big" is the table of `benchmarks.big_table`, fitted by the command in
 another process. "loans" has 10,000 rows of 50 clients, 14 numbers and five categories, 69 coefficients in all;
-"rows" has 327,346 rows of 200 clients and 17 coefficients. For these two the call is timed, with a pandas frame given.
+"rows" has 327,346 rows of 200 clients and 17 coefficients. For these two the call is timed, with a pandas frame.
 """
 
 import os

@@ -20,12 +20,12 @@ import fedscaffold as fs
 from benchmarks import measured
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.files import write_text
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
-from fedscaffold.federation.client.rules import SiteRules
-from fedscaffold.federation.study.result import StudyResult
-from fedscaffold.federation.study.rows import recode
+from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.inference.coordinates import slope_length
+from fedscaffold.models.fit import Fit
 from tests.federation.study.tables import TABLES, deal
 
 TOLERANCE = 0.005
@@ -85,16 +85,15 @@ def cases() -> list[Case]:
     return found
 
 
-def conduct(case: Case) -> tuple[StudyResult, dict[str, Any]]:
+def conduct(case: Case) -> tuple[Fit, dict[str, Any]]:
     """The study of a case, and the tables of its sites."""
     frame, kind = TABLES[case.table]()
     sites = deal(frame, case.n_sites, case.how, seed=case.seed)
-    trainer = "scaffold" if case.mode == "scaffold" else "auto"
     study = fs.federation.Study(
-        target="y", kind=kind, tolerance=TOLERANCE, min_cell=1, evaluate=0.0, trainer=trainer
-    )
-    rules = SiteRules(by_the_clock=False, min_cell=1, allow_hessians=case.mode != "gradients")
-    return study.run(sites, seed=case.seed, rules=rules), sites
+        target="y", kind=kind, l2="auto", tolerance=TOLERANCE, min_cell=1, hessians=case.mode != "gradients",
+        trainer="scaffold" if case.mode == "scaffold" else "auto", sums="open" if case.n_sites == 2 else "secure",
+    )  # fmt: skip
+    return study.run(sites, seed=case.seed), sites
 
 
 def run_case(case: Case, oracle_rounds: int | None) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def run_case(case: Case, oracle_rounds: int | None) -> dict[str, Any]:
     seconds = time.process_time() - began
     problem = all_sites(result, sites)
     optimum = problem.optimum()
-    certificate = result.training.certificate
+    certificate = result.trained.certificate
     slopes = certificate.slopes
 
     def distance(theta: Array) -> float:
@@ -123,14 +122,14 @@ def run_case(case: Case, oracle_rounds: int | None) -> dict[str, Any]:
         "true": distance(certificate.theta),
         "delivered": distance(result.theta),
         "seconds": round(seconds, 3),
-        "notes": list(result.training.notes),
+        "notes": list(result.trained.notes),
         "oracle_rounds": oracle_rounds,
     }
 
 
-def all_sites(result: StudyResult, sites: dict[str, Any]) -> EncodedProblem:
+def all_sites(result: Fit, sites: dict[str, Any]) -> EncodedProblem:
     """The problem of all sites, which nobody in the study ever had."""
-    parts = [result.agreement.problem(recode(table, result.agreement)) for table in sites.values()]
+    parts = [SiteRows(table, result.settings, b"").problem for table in sites.values()]
     sizes = np.array([int(part.sizes[0]) for part in parts])
     first = parts[0]
     return problem_class(first.encoding)(
@@ -152,7 +151,7 @@ def oracle(case: Case) -> dict[str, Any]:
     result, sites = conduct(case._replace(mode="auto"))
     problem = all_sites(result, sites)
     optimum = problem.optimum()
-    step_size = 1.0 / max(one.smoothness for one in result.measured.values())
+    step_size = 1.0 / float(problem.smoothness(Batches()))
     best, chosen = math.inf, 0
     for steps in LOCAL_STEPS:
         most = int(min(MOST_ROUNDS, best - 1, WORK / (steps * problem.x.size * problem.vectors)))

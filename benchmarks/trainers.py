@@ -60,7 +60,8 @@ def main() -> None:
     rows, columns = (2_000, COLUMNS[:3]) if options.quick else (ROWS, COLUMNS)
     cases = []
     for width in columns:
-        problem, least = problem_of(width, rows), {}
+        problem = problem_of(width, rows)
+        least: dict[str, tuple[float, Trained]] = {}
         for _ in range(options.turns):
             for trainer in ("newton", "scaffold"):
                 seconds, found = timed(problem, trainer)

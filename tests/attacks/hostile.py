@@ -72,8 +72,7 @@ DIFFERENTIABLE = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
 ESTIMATOR = {"X": X.reshape(-1, 2), "clients": FRAME["site"].to_numpy(), "sample_weight": None, "fit_intercept": True,
              "standardize": True, "trainer": "auto", "tolerance": 0.5, "dispersion": None, "warm_start": False,
              "min_rows": 2, "verbose": False}  # fmt: skip
-POLICY = SitePolicy(min_batch_size=1, min_rows=1)
-STUDY = {"target": "y", "kind": "ridge", "event": None, "columns": {}, "features": None, "ignore": (), "categorical": (),
+STUDY: dict[str, Any] = {"target": "y", "kind": "ridge", "event": None, "columns": {}, "features": None, "ignore": (), "categorical": (),
          "l2": 0.1, "tolerance": "se:0.05", "missing": "error", "min_cell": 1, "trainer": "auto", "hessians": True,
          "max_exchanges": 20, "evaluate": 0.0, "exposure": None, "offset": None, "weight": None, "sums": "open",
          "client_intercepts": False, "epsilon": None, "delta": None, "clip": None, "protect": "rows"}  # fmt: skip
@@ -222,5 +221,4 @@ def estimator(kind: Any, *, X: Any, y: Any, clients: Any, sample_weight: Any, **
 def study(**given: Any) -> None:
     """Make the study and run it in this process."""
     tables = {str(site): rows.drop(columns="site") for site, rows in FRAME.groupby("site")}
-    seed = given.pop("seed")
-    fs.federation.Study(**given).run(tables, seed=seed, engine="reference", policy=POLICY)
+    fs.federation.Study(**given).run(tables, engine="reference")

@@ -168,9 +168,14 @@ def test_nothing_but_phase_number_and_vector_has_an_effect() -> None:
 
 def test_a_site_looks_at_one_plan() -> None:
     """Otherwise plans with range after range would tell a column's mean by which of them are accepted."""
-    site, looked = StudySite(name="lyon", table=tables()["lyon"]), []
+    site, looked = StudySite(name="lyon", table=tables()["lyon"]), list[Plan]()
     right = site.problems
-    site.problems = lambda made: looked.append(made) or right(made)  # type: ignore[assignment, func-returns-value]
+
+    def counted(made: Plan) -> list[str]:
+        looked.append(made)
+        return right(made)
+
+    site.problems = counted  # type: ignore[assignment,method-assign]
     codes = []
     for high in (10.0, 30.0, 60.0):
         made = plan(columns={**COLUMNS, "age": {"range": (0.0, high)}})

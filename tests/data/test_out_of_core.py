@@ -37,7 +37,7 @@ resident, private = memory("VmRSS"), memory("VmData")
 resource.setrlimit(resource.RLIMIT_DATA, (private + limit, private + limit))
 refused = ""
 try:
-    fs.data.from_parquet(folder / "t.parquet", **OPTIONS)
+    fs.data.from_file(folder / "t.parquet", **OPTIONS)
 except fs.InvalidInput as error:
     refused = str(error)
 theta = work(folder / "t.parquet", folder / f"records {sys.argv[3]}", fitted)
@@ -48,7 +48,7 @@ print(json.dumps({"refused": refused, "theta": theta, "grown": memory("VmHWM") -
 def work(file: Path, cache_dir: Path | None, fitted: bool) -> list[float]:
     """What is done under the limit: a run, which finds the optimum too, or fits by both trainers."""
     if not fitted:
-        problem = fs.data.from_parquet(file, cache_dir=cache_dir, **OPTIONS)
+        problem = fs.data.from_file(file, cache_dir=cache_dir, **OPTIONS)
         trace = fs.run(problem, METHOD, rounds=2, batch_size=10, engine=ENGINE, record=("mse", "loss"))
         return [*trace.theta[0].tolist(), float(trace.mse[0, -1]), float(trace.loss[0, -1])]
     problem = fs.data.open_problem(file, target="y", client="client", cache_dir=cache_dir)

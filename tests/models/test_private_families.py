@@ -54,7 +54,9 @@ def pooled(family: str, table: pd.DataFrame, l2: Any) -> Any:
 
 @pytest.mark.parametrize("family", TARGETS)
 def test_without_clipping_and_noise_it_is_the_optimum(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64))
+    monkeypatch.setattr(
+        "fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64)
+    )
     table, problem = patients(), pooled(family, patients(), 0.01)
     gamma = {"several classes": 0.8, "poisson": 0.1, "gamma": 0.3}[family]
     found = fs.fit(table, **asked(family, clip=100.0, step_size=gamma, rounds=1500, l2=0.01))
@@ -86,9 +88,7 @@ def test_many_rows_and_a_large_budget_come_near_the_pooled_coefficients(family: 
 @pytest.mark.parametrize("family", TARGETS)
 def test_the_plan_spends_the_budget_and_no_more(family: str) -> None:
     found = fs.fit(patients(), **asked(family, epsilon=1.5, delta=1e-3))
-    spent = fs.privacy.epsilon(
-        noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases
-    )
+    spent = fs.privacy.epsilon(noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases)
     assert 1.499 < spent <= 1.5
 
 

@@ -36,7 +36,9 @@ def private(table: Any = None, **more: Any) -> Any:
 
 
 def test_without_clipping_and_noise_it_is_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64))
+    monkeypatch.setattr(
+        "fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64)
+    )
     found = private(clip=10.0, step_size=1.0, rounds=1200, l2=0.01)
     problem = Bounds.parse(BOUNDS, target="ill").problem(visits(), "site", 0.01)
     np.testing.assert_allclose(found.theta, problem.optimum(), rtol=1e-6)
@@ -46,13 +48,14 @@ def test_without_clipping_and_noise_it_is_the_optimum(monkeypatch: pytest.Monkey
 
 
 def test_the_noise_is_what_the_accountant_counts() -> None:
-    """If nothing is learnt, θ is a sum of noise: Var = T γ² (z C)² N / n², to four standard errors."""
+    """If nothing is learnt, θ is a sum of noise, each with its weight by momentum; to four standard errors."""
     d, n, clients, T = 400, 6, 3, 8
     problem = fs.problems.Ridge(np.zeros((clients, n, d)), np.zeros((clients, n)), l2=0.0)
     settings = PrivacySettings(epsilon=1.0, delta=1e-3, clip=0.5, step_size=0.1, rounds=T)
     plan = public_plan(RIDGE, [0] * d, [n] * clients, settings, l2=0.0, intercept=False)
     theta, again = run_privately(problem, plan, False), run_privately(problem, plan, False)
-    expected = T * 0.1**2 * (plan.noise_multiplier * 0.5) ** 2 / (n**2 * clients)
+    weights = (1.0 - 0.7 ** np.arange(1, T + 1)) / 0.3
+    expected = np.square(weights).sum() * 0.1**2 * (plan.noise_multiplier * 0.5) ** 2 / (n**2 * clients)
     assert abs(theta.var() / expected - 1.0) < 4.0 * np.sqrt(2.0 / d)
     assert abs(np.corrcoef(theta, again)[0, 1]) < 4.0 / np.sqrt(d)  # nobody can repeat it
     assert plan.noise_multiplier <= plan.noise / CLIP < plan.noise_multiplier + 1e-9
@@ -60,9 +63,7 @@ def test_the_noise_is_what_the_accountant_counts() -> None:
 
 def test_the_plan_spends_the_budget_and_no_more() -> None:
     found = private(epsilon=1.5, delta=1e-3)
-    spent = fs.privacy.epsilon(
-        noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases
-    )
+    spent = fs.privacy.epsilon(noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases)
     assert 1.499 < spent <= 1.5
     assert "(1.5, 0.001)-differentially private" in found.explain()
 

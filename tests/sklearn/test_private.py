@@ -25,10 +25,12 @@ RANGES = ([10.0, -1.0], [90.0, 7.0])
 
 
 def without_noise(monkeypatch: pytest.MonkeyPatch, *, step_size: float, rounds: int) -> None:
-    """Take 5 local steps of a given size in each round, without clipping and noise."""
-    steps = partial(PrivacySettings, step_size=step_size, local_steps=5, rounds=rounds)
+    """Take steps of a given size, without noise."""
+    steps = partial(PrivacySettings, step_size=step_size, rounds=rounds)
     monkeypatch.setattr("fedscaffold.sklearn.private.PrivacySettings", steps)
-    monkeypatch.setattr("fedscaffold.engines.reference.secret_normals", np.zeros)
+    monkeypatch.setattr(
+        "fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64)
+    )
 
 
 def ridge(**more: Any) -> FederatedRidge:
@@ -45,10 +47,10 @@ def test_without_noise_they_are_the_pooled_models(intercept: bool, monkeypatch: 
     without_noise(monkeypatch, step_size=0.3, rounds=300)
     scaled = (X - [50.0, 3.0]) / [80 / 6, 8 / 6] if intercept else X / [30.0, 7 / 3]
     shift, scale = (5.0, 5.0) if intercept else (0.0, 20 / 3)
-    found = ridge(fit_intercept=intercept, clip=1e6).fit(X, Y, clients=HOSPITALS)
+    found = ridge(fit_intercept=intercept, clip=300.0).fit(X, Y, clients=HOSPITALS)
     pooled = Ridge(alpha=1.0, fit_intercept=intercept).fit(scaled, (Y - shift) / scale)
     np.testing.assert_allclose(found.predict(X), scale * pooled.predict(scaled) + shift, rtol=1e-5)
-    told = logistic(fit_intercept=intercept, clip=1e6).fit(X, LABELS, clients=HOSPITALS)
+    told = logistic(fit_intercept=intercept, clip=300.0).fit(X, LABELS, clients=HOSPITALS)
     best = LogisticRegression(fit_intercept=intercept, tol=1e-10).fit(scaled, LABELS)
     assert told.classes_.tolist() == ["ill", "well"]
     np.testing.assert_allclose(told.predict_proba(X), best.predict_proba(scaled), atol=1e-4)
@@ -57,6 +59,7 @@ def test_without_noise_they_are_the_pooled_models(intercept: bool, monkeypatch: 
 def test_a_fit_leaves_what_the_budget_covers() -> None:
     found = ridge(epsilon=8.0).fit(X, Y, clients=HOSPITALS)
     assert found.score(X, Y) > 0.5
+    assert found.privacy_ is not None
     assert found.privacy_.epsilon == 8.0
     assert found.n_iter_.tolist() == [found.privacy_.rounds]
     assert found.trained_ is None
@@ -123,7 +126,7 @@ def test_each_kind_is_the_pooled_model_without_noise(family: str, monkeypatch: p
     step_size = {"classes": 0.8, "poisson": 0.1, "gamma": 0.3}[family]
     without_noise(monkeypatch, step_size=step_size, rounds=400)
     scaled, y = (X - [50.0, 3.0]) / [80 / 6, 8 / 6], FAMILIES[family][1]
-    found = estimator(family, clip=1e6).fit(X, y, clients=HOSPITALS)
+    found = estimator(family, clip=300.0).fit(X, y, clients=HOSPITALS)
     pooled = FAMILIES[family][3].fit(scaled, y)
     if family == "classes":
         assert found.classes_.tolist() == ["early", "late", "middle"]
@@ -141,7 +144,7 @@ def test_each_kind_spends_its_budget_and_comes_near(family: str, monkeypatch: py
     more: dict[str, Any] = {} if family == "classes" else {"alpha": 0.0}
     found = estimator(family, epsilon=100.0, **more).fit(X, FAMILIES[family][1], clients=HOSPITALS)
     plan = found.privacy_
-    spent = fs.privacy.epsilon(noise_multiplier=plan.privacy.noise_multiplier, delta=plan.delta, steps=plan.steps)
+    spent = fs.privacy.epsilon(noise_multiplier=plan.noise_multiplier, delta=plan.delta, steps=plan.releases)
     assert 99.9 < spent <= 100.0
     scaled = (X - [50.0, 3.0]) / [80 / 6, 8 / 6]
     pooled = FAMILIES[family][3].set_params(**more).fit(scaled, FAMILIES[family][1])

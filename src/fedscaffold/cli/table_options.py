@@ -14,7 +14,6 @@ from fedscaffold.cli import options
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
-from fedscaffold.data.public import Bounds
 from fedscaffold.data.settings import CsvFormat, TableSettings, parameter_entries, parse_setting
 from fedscaffold.models.fit import FitSettings
 from fedscaffold.planning.batches import BatchSize

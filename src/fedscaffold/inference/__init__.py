@@ -3,10 +3,9 @@
 from fedscaffold.inference.closing import NewtonStep, newton_step
 from fedscaffold.inference.coordinates import Coordinates
 from fedscaffold.inference.per_client import client_sums, closing_sums
-from fedscaffold.inference.summarise import summarise, summarise_sums
+from fedscaffold.inference.summarise import Closed, close, summarise, summarise_sums
 from fedscaffold.inference.summary import Summary, WaldTest
 from fedscaffold.inference.sums import ClosingSums
-from fedscaffold.inference.training import Closed, close
 
 __all__ = [
     "Closed",

@@ -16,12 +16,12 @@ Covariance = Literal["nonrobust", "HC0", "HC1", "cluster"]
 def covariance(
     sums: ClosingSums, penalty: Array, cov: Covariance = "nonrobust", *, given: float | str | None = None
 ) -> Array:
-    """Covariance matrix of θ̂, (dim, dim).
+    """Return the covariance matrix of θ̂, (dim, dim).
 
-    With A the Hessian of the penalised loss: φ A⁻¹ H A⁻¹ where the model holds, H being the Hessian without
+    With A the Hessian of the penalised loss: φ A⁻¹ H A⁻¹ if the model holds, H being the Hessian without
     penalty; A⁻¹ S A⁻¹ otherwise, with S the products of scores of records (HC0; HC1 times n/(n − k)) or of
     clients (cluster, times N/(N − 1) · (n − 1)/(n − k)). As in statsmodels, HC1 has its factor for linear
-    regression alone, where it comes from; for other families it equals HC0.
+    regression alone, from which it comes; for other families it equals HC0.
 
     Parameters
     ----------

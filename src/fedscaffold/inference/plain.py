@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.inference.likelihood import FitStatistics
+from fedscaffold.inference.closing import FitStatistics
 from fedscaffold.inference.summary import Summary
 
 COLUMNS = ("coef", "se", "z", "p", "low", "high", "optimisation_error")
@@ -16,7 +16,7 @@ MOST_IN_MATRIX = 100  # coefficients up to which the whole covariance matrix is 
 
 
 def summary_to_plain(summary: Summary) -> dict[str, Any]:
-    """A summary as dictionaries, lists, numbers and text; of many coefficients without their covariances."""
+    """Return a summary as plain values; of many coefficients without their covariances."""
     k = len(summary.names)
     rows = zip(*(getattr(summary, name).tolist() for name in COLUMNS), strict=True)
     return {
@@ -38,7 +38,7 @@ def summary_to_plain(summary: Summary) -> dict[str, Any]:
 
 
 def summary_from_plain(found: Mapping[str, Any]) -> Summary:
-    """The summary that `summary_to_plain` was given; anything else is refused."""
+    """Return the summary that `summary_to_plain` was given; raise for anything else."""
     try:
         names = tuple(found["coefficients"])
         column = {

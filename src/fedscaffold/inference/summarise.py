@@ -1,22 +1,24 @@
-"""From a problem, or from closing sums, to a summary."""
+"""Newton steps from any model, and summaries of a problem or of closing sums."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import positive
+from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import newton_step, residual_degrees
+from fedscaffold.inference.closing import fit_statistics, newton_step, residual_degrees
 from fedscaffold.inference.coordinates import Coordinates
 from fedscaffold.inference.covariance import Covariance, covariance
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.likelihood import fit_statistics
+from fedscaffold.inference.per_client import ProblemSums
 from fedscaffold.inference.summary import Summary
 from fedscaffold.inference.sums import ClosingSums
-from fedscaffold.inference.training import close
+from fedscaffold.inference.training import CLOSED, Certificate, Certifier, newton_path
 
 MEANING = {
     "nonrobust": "Standard errors assume that the model is right: independent rows with the family's variance.",
@@ -25,8 +27,113 @@ MEANING = {
     "cluster": "Standard errors allow rows of a client to depend on each other, and assume independent clients.",
 }
 FEW_CLUSTERS = 30
+MOST_STEPS_WITH_INTERCEPTS = 50  # of `close`
 ROUNDING = 1e-13  # of the coefficients: an optimisation error that is rounding
 NEGLIGIBLE = 1e-3  # of the standard error: an optimisation error that is not worth a note
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Closed:
+    """Coefficients after Newton steps, and the sums taken there.
+
+    Attributes
+    ----------
+    theta
+        Coefficients, (dim,).
+    sums
+        Closing sums at `theta`, with score products.
+    steps
+        Number of Newton steps that led there.
+    distance_before, distance
+        Distance to the optimum in standard errors, before the first step and now.
+    moved
+        `theta` minus the first coefficients, (dim,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
+    >>> fs.inference.close(problem, np.zeros(2)).steps
+    1
+    """
+
+    theta: Array
+    sums: ClosingSums
+    steps: int
+    distance_before: float
+    distance: float
+    moved: Array
+
+
+@one_blas_thread
+def close(
+    problem: Any,
+    theta: Array,
+    *,
+    max_steps: int = 2,
+    client_intercepts: bool = False,
+    names: tuple[str, ...] = (),
+) -> Closed:
+    """Go from θ towards the optimum by Newton steps on sums over clients.
+
+    Parameters
+    ----------
+    problem
+        As in `closing_sums`.
+    theta
+        Coefficients to start from, (dim,).
+    max_steps
+        Most Newton steps; 0 leaves θ as it is. With client intercepts up to fifty are taken, since the start then
+        solves another problem. A step that would raise the loss is halved.
+    client_intercepts
+        Whether each client has an intercept.
+    names
+        Names of the features, for messages.
+
+    Returns
+    -------
+    Closed
+
+    Raises
+    ------
+    InvalidInput
+        If the sums do not determine the coefficients, with the columns' names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(3, 50, 2))
+    >>> problem = fs.problems.Logistic(X, rng.random((3, 50)) < 0.5)
+    >>> closed = fs.inference.close(problem, np.array([0.1, 0.1]))
+    >>> closed.distance < 1e-4 < closed.distance_before
+    True
+    """
+    whole_number("max_steps", max_steps, least=0)
+    most = MOST_STEPS_WITH_INTERCEPTS if client_intercepts and max_steps else max_steps
+    source = ProblemSums(problem, names=names, client_intercepts=client_intercepts)
+    at = Certifier(source)
+    start = np.asarray(theta, dtype=np.float64)
+    before = at.certificate(start)
+    found, steps = before, 0
+    for steps, found in enumerate(newton_path(at.loss, at.certificate, before)):
+        if steps == most or _distance(found) <= CLOSED:
+            break
+    sums = source.closing(found.theta, scores=True)
+    return Closed(
+        theta=found.theta, sums=sums, steps=steps, distance_before=_distance(before), distance=_distance(found),
+        moved=found.theta - start,
+    )  # fmt: skip
+
+
+def _distance(found: Certificate) -> float:
+    """Return the distance to the optimum in standard errors; see `NewtonStep`."""
+    assert found.sums is not None  # as certificates of closing sums have them
+    assert found.penalty is not None
+    return newton_step(found.sums, found.penalty).distance
 
 
 def summarise(
@@ -41,7 +148,7 @@ def summarise(
     client_intercepts: bool = False,
     max_steps: int = 2,
 ) -> Summary:
-    """Coefficients of a problem with standard errors, from sums that its clients add up.
+    """Return coefficients of a problem with standard errors, from sums that its clients add up.
 
     Parameters
     ----------
@@ -60,7 +167,7 @@ def summarise(
     n_intercepts
         How many of the last features are intercepts; by default those that are not penalised.
     client_intercepts
-        Whether each client has an intercept of its own, as with one indicator column per client.
+        Whether each client has an intercept, as with one indicator column per client.
     max_steps
         Most Newton steps from θ; 0 leaves it as it is.
 
@@ -105,21 +212,21 @@ def summarise_sums(
     feature_names: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Summary:
-    """A summary from closing sums alone, as a server has them.
+    """Return a summary from closing sums alone, as a server has them.
 
     Parameters
     ----------
     sums
         Closing sums of all clients.
     penalty
-        Second derivatives of the penalty in units of the sums: the number of records times l2 where a coefficient
-        is penalised, else 0, (dim,).
+        Second derivatives of the penalty in units of the sums: the number of records times l2 for each
+        penalised coefficient, else 0, (dim,).
     coordinates
         How reported coefficients follow from θ.
     cov, level, dispersion
         As in `summarise`.
     target_scale
-        What a Gaussian target was divided by before the fit; the coordinates multiply by it.
+        Factor by which a Gaussian target was divided before the fit; the coordinates multiply by it.
     feature_names
         Of the features, for messages.
     notes
@@ -173,7 +280,7 @@ def summarise_sums(
 
 
 def _of_rows(sums: ClosingSums, coordinates: Coordinates) -> tuple[Coordinates, list[str]]:
-    """The coefficients of features that some row has, and a sentence about the others.
+    """Return the coefficients of features that some row has, and a sentence about the others.
 
     A category that sites agreed on may turn out to be that of no row; a penalty then holds its coefficient at 0.
     """
@@ -185,14 +292,14 @@ def _of_rows(sums: ClosingSums, coordinates: Coordinates) -> tuple[Coordinates, 
 
 
 def _in_some_row(sums: ClosingSums) -> NDArray[np.bool_]:
-    """Whether the feature of each entry of θ is not 0 in all rows, shape (dim,)."""
+    """Return whether the feature of each entry of θ is not 0 in all rows, shape (dim,)."""
     return np.tile(sums.squares > 0.0, sums.dim // sums.squares.size)
 
 
 def _remarks(
     sums: ClosingSums, penalty: Array, cov: Covariance, se: Array, error: Array, features: Sequence[str]
 ) -> list[str]:
-    """What a reader should know about these intervals."""
+    """Return sentences about the limits of these intervals."""
     found = []
     if penalty[_in_some_row(sums)].any():
         found.append(

@@ -11,7 +11,7 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.inference.likelihood import FitStatistics
+from fedscaffold.inference.closing import FitStatistics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,11 +23,11 @@ class WaldTest(NamedTuple):
     Attributes
     ----------
     statistic
-        The Wald statistic; divided by df where it is compared with an F distribution.
+        The Wald statistic; divided by df if it is compared with an F distribution.
     df
         Number of combinations.
     df_resid
-        Second degrees of freedom of the F distribution; None where a χ² distribution is used.
+        Second degrees of freedom of the F distribution; None if a χ² distribution is used.
     p
         Probability of a statistic at least as large if all combinations were zero.
 
@@ -58,7 +58,7 @@ class Summary:
     coef, se
         Coefficients and their standard errors, (k,).
     optimisation_error
-        How far each coefficient is from that of the pooled fit, estimated by a Newton step, (k,). z, p, low and
+        Distance of each coefficient to that of the pooled fit, estimated by a Newton step, (k,). z, p, low and
         high take it into account: with it, the error of a coefficient is √(se² + optimisation_error²).
     cov
         Covariance matrix of the coefficients, (k, k).
@@ -67,15 +67,15 @@ class Summary:
     level
         Confidence level of the intervals.
     df_resid
-        Degrees of freedom of the t distribution; None where the normal distribution is used.
+        Degrees of freedom of the t distribution; None if the normal distribution is used.
     statistics
         Likelihood, AIC, deviance and so on.
     ratio
-        What exp(coef) is called, such as "odds ratio"; None where it means nothing.
+        Name of exp(coef), such as "odds ratio"; None if it has no meaning.
     facts
-        What is printed above the table.
+        Header lines shown above the table.
     notes
-        What is printed below it: what the intervals assume, and what was noticed.
+        Sentences shown below the table.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class Summary:
 
     @cached_property
     def z(self) -> Array:
-        """Coefficients over their errors, (k,); t statistics where `df_resid` is given."""
+        """Coefficients over their errors, (k,); t statistics if `df_resid` is given."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.coef / self.error
 
@@ -137,7 +137,7 @@ class Summary:
         return np.asarray(-(ndtri(tail) if self.df_resid is None else stdtrit(self.df_resid, tail)) * self.error)
 
     def to_frame(self) -> "pd.DataFrame":
-        """A table indexed by coefficient: coef, se, z, p, low, high and optimisation_error."""
+        """Return a table indexed by coefficient: coef, se, z, p, low, high and optimisation_error."""
         import pandas as pd
 
         columns = ("coef", "se", "z", "p", "low", "high", "optimisation_error")
@@ -145,7 +145,7 @@ class Summary:
         return pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
 
     def ratios(self) -> "pd.DataFrame":
-        """exp(coefficient) with its interval: odds ratios, rate ratios; refused where they mean nothing."""
+        """Return exp(coefficient) with its interval: odds or rate ratios; raise if they have no meaning."""
         import pandas as pd
 
         if self.ratio is None:
@@ -195,7 +195,7 @@ class Summary:
         return R
 
     def text(self) -> str:
-        """The summary as text of at most 79 columns where names are short."""
+        """Return the summary as text, of at most 79 columns if names are short."""
         from fedscaffold.inference.layout import summary_text
 
         return summary_text(self)

@@ -8,7 +8,7 @@ from fedscaffold.core.errors import InvalidInput
 
 
 def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
-    """The unit and the number of a tolerance such as "se:0.05" or 0.005.
+    """Return the unit and the number of a tolerance such as "se:0.05" or 0.005.
 
     Examples
     --------

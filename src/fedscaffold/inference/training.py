@@ -8,19 +8,18 @@ once. No decision needs the optimum: step size, local steps and when to stop fol
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import choice, whole_number
+from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import has_variance, newton_step
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_separated
-from fedscaffold.inference.per_client import ProblemSums
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.inference.tolerance import parse_tolerance
 
@@ -31,7 +30,6 @@ CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaff
 RELATIVE_TOLERANCE = 0.005  # if a tolerance in standard errors cannot be checked, for lack of Hessians
 ENOUGH_DECREASE = 0.1  # of the decrease that Newton's quadratic model promises
 MOST_HALVINGS = 30  # of a step: 2⁻³⁰ of it is below the rounding of the loss
-MOST_STEPS_WITH_INTERCEPTS = 50  # of `close`
 CLOSED = 1e-9  # of the standard errors: a distance that needs no further step
 NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # usual numbers from θ = 0, to choose between the two
 STEPS_PER_HESSIAN = 6  # a Hessian takes as long as d/6 local steps, as `benchmarks.trainers` measured
@@ -229,7 +227,10 @@ def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names:
     InvalidInput
         If the sums do not determine the coefficients, with the columns' names.
     """
-    newton = newton_step(sums, penalty, names)
+    try:
+        newton = newton_step(sums, penalty, names)
+    except np.linalg.LinAlgError:
+        raise InvalidInput("the sums do not determine the coefficients; pass a positive penalty l2=...") from None
     gradient = sums.gradient + penalty * sums.theta
     errors = None
     if has_variance(sums):
@@ -316,110 +317,6 @@ def newton_path(
         else:
             return  # no shorter step helps; the certificate says how far it is
         current = certificate(theta)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Closed:
-    """Coefficients after Newton steps, and the sums taken there.
-
-    Attributes
-    ----------
-    theta
-        Coefficients, (dim,).
-    sums
-        Closing sums at `theta`, with score products.
-    steps
-        Number of Newton steps that led there.
-    distance_before, distance
-        Distance to the optimum in standard errors, before the first step and now.
-    moved
-        `theta` minus the first coefficients, (dim,).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import fedscaffold as fs
-    >>> rng = np.random.default_rng(0)
-    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
-    >>> fs.inference.close(problem, np.zeros(2)).steps
-    1
-    """
-
-    theta: Array
-    sums: ClosingSums
-    steps: int
-    distance_before: float
-    distance: float
-    moved: Array
-
-
-@one_blas_thread
-def close(
-    problem: Any,
-    theta: Array,
-    *,
-    max_steps: int = 2,
-    client_intercepts: bool = False,
-    names: tuple[str, ...] = (),
-) -> Closed:
-    """Go from θ towards the optimum by Newton steps on sums over clients.
-
-    Parameters
-    ----------
-    problem
-        As in `closing_sums`.
-    theta
-        Coefficients to start from, (dim,).
-    max_steps
-        Most Newton steps; 0 leaves θ as it is. With client intercepts up to fifty are taken, since the start then
-        solves another problem. A step that would raise the loss is halved.
-    client_intercepts
-        Whether each client has an intercept.
-    names
-        Names of the features, for messages.
-
-    Returns
-    -------
-    Closed
-
-    Raises
-    ------
-    InvalidInput
-        If the sums do not determine the coefficients, with the columns' names.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import fedscaffold as fs
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.normal(size=(3, 50, 2))
-    >>> problem = fs.problems.Logistic(X, rng.random((3, 50)) < 0.5)
-    >>> closed = fs.inference.close(problem, np.array([0.1, 0.1]))
-    >>> closed.distance < 1e-4 < closed.distance_before
-    True
-    """
-    whole_number("max_steps", max_steps, least=0)
-    most = MOST_STEPS_WITH_INTERCEPTS if client_intercepts and max_steps else max_steps
-    source = ProblemSums(problem, names=names, client_intercepts=client_intercepts)
-    at = Certifier(source)
-    start = np.asarray(theta, dtype=np.float64)
-    before = at.certificate(start)
-    found, steps = before, 0
-    for steps, found in enumerate(newton_path(at.loss, at.certificate, before)):
-        if steps == most or _distance(found) <= CLOSED:
-            break
-    sums = source.closing(found.theta, scores=True)
-    return Closed(
-        theta=found.theta, sums=sums, steps=steps, distance_before=_distance(before), distance=_distance(found),
-        moved=found.theta - start,
-    )  # fmt: skip
-
-
-def _distance(found: Certificate) -> float:
-    """Return the distance to the optimum in standard errors; see `NewtonStep`."""
-    assert found.sums is not None  # as certificates of closing sums have them
-    assert found.penalty is not None
-    return newton_step(found.sums, found.penalty).distance
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

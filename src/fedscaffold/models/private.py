@@ -1,4 +1,4 @@
-"""Fit a model under a privacy budget: everything that it gives away is covered by the budget, or was public before."""
+"""Fit a model under a privacy budget: all that is given away is covered by the budget, or was public before."""
 
 import json
 import os
@@ -23,20 +23,20 @@ from fedscaffold.privacy.plan import PrivatePlan, public_plan
 from fedscaffold.privacy.settings import PrivacySettings
 
 PUBLIC = (
-    "Taken as public: the names and kinds of columns, their ranges and values, and the number of rows. Rows were used "
-    "in the noisy sums alone; each site's noise is from its own operating system."
+    "Taken as public: the names and kinds of columns, their ranges and values, and the number of rows. Rows were "
+    "used in the noisy sums alone; each site's noise is from its own operating system."
 )
 PUBLIC_SITES = (
-    "Taken as public: the names of the sites, and the names, kinds, ranges and values of columns. Nothing of a site's "
-    "table left it but its clipped and noisy gradients, not even the number of rows. All sites count alike."
+    "Taken as public: the names of the sites, and the names, kinds, ranges and values of columns. Nothing of a "
+    "site's table left it but its clipped and noisy gradients, not even the number of rows. All sites count alike."
 )
 IN_PARTS = (
-    "Each site added a part of the noise, and only the sum over all sites became known. The budget relies on that: it "
-    "holds as long as fewer than a third of the sites work together with the coordinator."
+    "Each site added a part of the noise, and only the sum over all sites became known. The budget relies on "
+    "that: it holds as long as fewer than a third of the sites work together with the coordinator."
 )
 NOT_MADE = (
-    "Not made, since the budget does not cover it: standard errors, the distance to the pooled model, scores on these "
-    "rows."
+    "Not made, since the budget does not cover it: standard errors, the distance to the pooled model, scores on "
+    "these rows."
 )
 ADDS_UP = "Whatever else is computed from the same rows and given away adds to what is spent."
 

@@ -1,9 +1,9 @@
 """A client's privacy budget, whose spending is kept in a file and never given back.
 
 A step is paid for before it is taken: steps that a crash lost stay spent. The file holds numbers of steps and
-their noise, nothing of the records. Lines are only ever added to it, and the file itself is locked meanwhile: whatever
-name or link it is reached by, nobody spends the same part twice. A last line without an end was not paid with: its
-step was not taken.
+their noise, nothing of the records. Lines are only ever added to it, and the file itself is locked meanwhile:
+whatever name or link it is reached by, nobody spends the same part twice. A last line without an end was not paid
+with: its step was not taken.
 """
 
 import json
@@ -121,7 +121,7 @@ class PrivacyBudget:
         return self._parse(read_text(self.file, "the budget"))
 
     def _parse(self, text: str) -> dict[str, list[NoisySteps]]:
-        """Return the steps of each run in the lines of a file; steps with the same noise and batches are one part."""
+        """Return the steps of each run in the lines of a file."""
         name, runs = os.fspath(self.file), dict[str, list[NoisySteps]]()
         lines = text.split("\n")[:-1]
         if not lines:

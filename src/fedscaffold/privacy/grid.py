@@ -1,15 +1,17 @@
-"""Noise on whole numbers: everything that leaves a site under a privacy budget is a whole number times a public unit.
+"""Noise on whole numbers: under a privacy budget sites send whole numbers of a public unit.
 
-A vector of a row (or of a site) is shortened to a norm of at most C and cut down to whole numbers of units C/2³⁰; that
-their squares add up to at most 2⁶⁰ is checked in 64-bit arithmetic. Sums of whole numbers are exact, and noise with
-the discrete Gaussian law P(k) ∝ exp(−k²/2σ²) is added before anything else happens to them. So every value has a
-positive probability whatever the rows are, and no bit of a sum of floats shows which rows were in it.
+A vector of a row (or of a site) is shortened to a norm of at most C and cut down to whole numbers of units
+C/2³⁰; that their squares add up to at most 2⁶⁰ is checked in 64-bit arithmetic. Sums of whole numbers are
+exact, and noise with the discrete Gaussian law P(k) ∝ exp(−k²/2σ²) is added before anything else happens to
+them. So every value has a positive probability whatever the rows are, and no bit of a sum of floats shows which
+rows were in it.
 
-Its cost is that of Gaussian noise with the same σ. A Gaussian number rounded to the nearest whole one costs no more
-than the Gaussian number, and the logarithm of its probability of k differs from that of the discrete law by less than
-(k² + σ²)/8σ⁴. Over d numbers and T releases that adds up to about dT/4σ², below 10⁻⁶ for σ ≥ 2²⁰ and dT ≤ 10⁶, which
-`noise_for` leaves to spare. Sums of m independent discrete Gaussian numbers have the law of a single one with the
-variance mσ² up to a factor of 1 ± 10 m exp(−π²σ²) (Kairouz, Liu & Steinke 2021), which is nothing at all here.
+Its cost is that of Gaussian noise with the same σ. A Gaussian number rounded to the nearest whole one costs no
+more than the Gaussian number, and the logarithm of its probability of k differs from that of the discrete law
+by less than (k² + σ²)/8σ⁴. Over d numbers and T releases that adds up to about dT/4σ², below 10⁻⁶ for σ ≥ 2²⁰
+and dT ≤ 10⁶, which `noise_for` leaves to spare. Sums of m independent discrete Gaussian numbers have the law of
+a single one with the variance mσ² up to a factor of 1 ± 10 m exp(−π²σ²) (Kairouz, Liu & Steinke 2021), which is
+below any float here.
 """
 
 import math
@@ -47,7 +49,8 @@ def clipped(vectors: Array, clip: float) -> IntArray:
 
     The squares of each vector's whole numbers add up to at most 2⁶⁰; a vector that is not finite counts as 0.
     """
-    short = clipped_rows(np.asarray(vectors, np.float64), clip) / clip
+    with np.errstate(over="ignore"):  # a norm beyond the largest float makes a vector 0
+        short = clipped_rows(np.asarray(vectors, np.float64), clip) / clip
     whole = np.trunc(short * (CLIP - 1)).astype(np.int64)  # one unit less, for rounding errors of the norm
     return np.where((whole * whole).sum(axis=-1, keepdims=True) <= CLIP**2, whole, 0)
 
@@ -80,7 +83,7 @@ class OnGrid:
     def clipped_gradient(
         self, client: int, theta: Array, rows: IntArray, clip: float, noise: Array | float = 0.0
     ) -> Array:
-        """Return the mean of some records' clipped gradients with noise, plus the penalty's; `noise` is not used."""
+        """Return the mean of some records' clipped gradients with noise, plus the penalty's."""
         total = clipped_sum(self.problem, theta, self.problem.offsets[client] + rows, clip)
         noisy = total + discrete_gaussian(self.noise, total.size)
         penalty: Any = getattr(self.problem, "penalty", self.problem.l2)
@@ -150,7 +153,7 @@ def _happens(x: Array, exact: Callable[..., Fraction]) -> NDArray[np.bool_]:
 
 
 def _happens_exactly(word: int, bits: int, x: Fraction) -> bool:
-    """Return whether a uniform number that begins with some bits is below exp(−x); more bits are drawn if needed."""
+    """Return whether a uniform number that begins with some bits is below exp(−x), drawing more if needed."""
     while True:
         with localcontext() as context:
             context.prec = bits  # decimal digits, three times as many as the bits need

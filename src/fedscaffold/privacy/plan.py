@@ -1,24 +1,25 @@
 """How a privacy budget is spent: clip, noise, step size and number of noisy gradients, from public facts alone.
 
-The model is gradient descent with momentum β on a quadratic. T steps of size γ with the noise that T releases need come
-to the same for all T with the same length τ = γT/(1 − β): along an eigenvector of the Hessian with eigenvalue λ the
-squared error is
+The model is gradient descent with momentum β on a quadratic. T steps of size γ with the noise that T releases need
+come to the same for all T with the same length τ = γT/(1 − β): along an eigenvector of the Hessian with eigenvalue
+λ the squared error is
 
     b² e^(−2λτ) + τ s² (1 − e^(−2λτ)) / 2λ
 
-with b² what is to be learnt and s² the variance of the mean gradient's noise if there were a single release. Columns
-that a range or levels describe are taken to have mean square 1 and correlation 1/2, and targets to depend on them
-as strongly as is usual. If the table is otherwise the model is worse, and as private.
+with b² what is to be learnt and s² the variance of the mean gradient's noise if there were a single release.
+Columns are taken to have mean square 1 and correlation 1/2, and targets to depend on them as strongly as is usual.
+If the table is otherwise the model is worse, and as private.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.privacy.grid import CLIP, noise_units
@@ -33,19 +34,6 @@ CLIPS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the norm that is typical at 
 LENGTHS = np.geomspace(0.02, 2000.0, 120)  # λτ of the mean curvature
 # of the margins that the target depends on
 SPREADS = {"ridge": 0.7, "logistic": 1.5, "poisson": 0.6, "gamma": 0.7}
-
-
-class Target(Protocol):
-    """The kind of model, number of coefficient vectors, and range of a target; see `data.public.PublicTarget`."""
-
-    kind: Any
-    ends: tuple[float, float]
-
-    @property
-    def vectors(self) -> int: ...
-
-    @property
-    def shift(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +53,8 @@ class PrivatePlan:
     noise
         Standard deviation of the noise that each site adds, in units of clip / 2³⁰.
     noise_multiplier
-        Standard deviation over the clip of the noise that protects each row or site: of one site's, or of the sum of
-        all parts that are not revealed.
+        Standard deviation over the clip of the noise that protects each row or site: of one site's, or of the sum
+        of all parts that are not revealed.
     units
         Number of rows, or of sites.
     predicted_error
@@ -101,24 +89,25 @@ class PrivatePlan:
 
     def explain(self) -> str:
         """Return the plan in a few sentences."""
-        whose = "row's gradient" if self.protect == "rows" else "site's mean gradient"
-        what = "row" if self.protect == "rows" else "site's table as a whole"
+        whose, what = "row's gradient", "row"
+        if self.protect == "sites":
+            whose, what = "site's mean gradient", "site's table as a whole"
         text = (
-            f"{self.rounds} steps of gradient descent with momentum and step size {self.step_size:.3g}; every {whose} is clipped to "
-            f"norm {self.clip:.3g}, and sums get noise of {self.noise_multiplier:.3g} times that, on whole numbers. "
-            f"All steps together are ({self.epsilon:g}, {self.delta:.2g})-differentially private for every {what}."
+            f"{self.rounds} steps of gradient descent with momentum, of size {self.step_size:.3g}. Every {whose} "
+            f"is clipped to norm {self.clip:.3g}, and sums get noise of {self.noise_multiplier:.3g} times that, "
+            "on whole numbers. All steps together are "
+            f"({self.epsilon:g}, {self.delta:.2g})-differentially private for every {what}."
         )
         if self.predicted_error is None:
             return f"{text} These settings were given."
-        text += (
-            f" They were chosen from public facts alone; for usual tables of this size the coefficients' error is "
-            f"{self.predicted_error:.0%} of their length."
-        )
-        return text if self.predicted_error < 0.95 else f"{text} Such a budget takes more {self.protect}."
+        text += f" They were chosen for {self.units:,} {self.protect} from public facts alone."
+        if self.predicted_error < 0.9:
+            return text
+        return f"{text} So small a budget takes more {self.protect}: the model will hardly beat one of zeros."
 
 
 def public_plan(
-    target: Target,
+    target: Any,
     levels: Sequence[int],
     sizes: Sequence[int],
     settings: PrivacySettings,
@@ -138,7 +127,7 @@ def public_plan(
 
 @lru_cache(maxsize=64)
 def plan_budget(
-    target: Target,
+    target: Any,
     levels: tuple[int, ...],
     settings: PrivacySettings,
     *,
@@ -155,7 +144,7 @@ def plan_budget(
     Parameters
     ----------
     target
-        The target's kind and range.
+        The target's kind, and its range or classes: a `data.public.PublicTarget`.
     levels
         For each feature the number of its values; 0 for numbers.
     settings
@@ -185,8 +174,8 @@ def plan_budget(
     squares, curvature, slope = _public_spectrum(target, levels, intercept=intercept)
     learnt = SPREADS[target.kind] ** 2 / float(squares.sum())  # b², alike for all coefficients
     typical = slope * math.sqrt(squares.sum())
-    if protect == "sites":  # the mean of many rows' gradients is shorter than one of them
-        typical = curvature * math.sqrt(learnt * float(squares @ squares))
+    if protect == "sites":  # of a mean of gradients, half-way between θ = 0 and the optimum
+        typical = 0.5 * curvature * math.sqrt(learnt * float(squares @ squares))
     clips = np.array(CLIPS) * typical if settings.clip is None else np.array([settings.clip])
     one = noise_for(epsilon=settings.epsilon, delta=settings.delta, steps=1)
     spread = one * clips * math.sqrt(sites if honest is None else sites / honest) / units
@@ -217,7 +206,7 @@ def plan_budget(
     )
 
 
-def _public_spectrum(target: Target, levels: Sequence[int], *, intercept: bool) -> tuple[Array, float, float]:
+def _public_spectrum(target: Any, levels: Sequence[int], *, intercept: bool) -> tuple[Array, float, float]:
     """Return the eigenvalues of E[x xᵀ] that are assumed, and the loss's curvature and slope in the margin."""
     numbers = sum(count == 0 for count in levels)
     found = [1.0 + CORRELATION * (numbers - 1)] * (numbers > 0) + [1.0 - CORRELATION] * (numbers - 1)
@@ -230,11 +219,11 @@ def _public_spectrum(target: Target, levels: Sequence[int], *, intercept: bool) 
     return np.array(found), curvature, slope
 
 
-def _largest_curvature(target: Target, clip: float, square: float) -> float:
+def _largest_curvature(target: Any, clip: float, square: float) -> float:
     """Return the largest curvature of a mean of clipped losses whose rows have ‖x‖² = `square` on average.
 
-    A row's slope ℓ' counts up to C/‖x‖; beyond, the clipped loss is a straight line. For counts ℓ'' = ℓ' + y and for
-    amounts ℓ'' = 1 − ℓ', so that their clipped losses have bounded curvature although e^z has none.
+    A row's slope ℓ' counts up to C/‖x‖; beyond, the clipped loss is a straight line. For counts ℓ'' = ℓ' + y and
+    for amounts ℓ'' = 1 − ℓ', so that their clipped losses have bounded curvature although e^z has none.
     """
     if target.kind in ("poisson", "gamma"):
         mean = math.exp(target.shift) if target.kind == "poisson" else 1.0

@@ -9,7 +9,7 @@ from sklearn import datasets
 
 from fedscaffold.core.types import Array
 
-Table = tuple[pd.DataFrame, str]  # with a column "y", and the kind of the study
+Table = tuple[pd.DataFrame, Any]  # with a column "y", and the kind of the study
 
 
 def _shipped(load: Callable[..., Any], kind: str) -> Table:

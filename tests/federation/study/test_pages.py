@@ -222,5 +222,5 @@ def test_open_sums_and_budgets_say_so() -> None:
     plan = Study(**CHOICES, sums="open").plan_for(SITES)
     assert "open: the coordinator reads this site's numbers" in dry_run(SITES["site-0"], plan).text()
     columns: Any = {"dose": {"range": [0, 60]}, "y": {"levels": ["ill", "well"]}}
-    private = Plan(**CHOICES, sites=("a", "b", "c"), epsilon=1.0, delta=1e-5, evaluate=0.0, columns=columns)
+    private = Plan(**CHOICES, sites=("a", "b", "c"), epsilon=1.0, delta=1e-5, rows=9000, columns=columns)
     assert [one.phase for one in dry_run(FRAME, private).phases] == ["noisy"]

@@ -90,9 +90,7 @@ def test_a_user_who_may_not_read_any_table_conducts_the_study(tmp_path_factory: 
     if root:
         os.chown(folder, NOBODY, NOBODY)
     here, there = multiprocessing.get_context("fork").Pipe()
-    process = multiprocessing.get_context("fork").Process(
-        target=coordinate, args=(there, plan, files, folder)
-    )
+    process = multiprocessing.get_context("fork").Process(target=coordinate, args=(there, plan, files, folder))
     process.start()
     there.close()
     try:

@@ -102,7 +102,7 @@ def test_errors_are_compared_in_the_unit_of_the_tolerance() -> None:
     assert (known.current_error, known.aim, known.in_standard_errors) == (0.7, 0.05, True)
     relative = known.model_copy(update={"tolerance": 0.01})
     assert (relative.current_error, relative.aim) == (0.1, 0.01)
-    private = Plan(**{**PLAN.model_dump(), "epsilon": 1.0, "delta": 1e-6})
+    private = Plan(**{**PLAN.model_dump(), "epsilon": 1.0, "delta": 1e-6, "rows": 900})
     assert (StatusBoard(None, private).status.tolerance, StatusBoard(None, private).status.aim) == (None, None)
 
 

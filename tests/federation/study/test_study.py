@@ -32,7 +32,7 @@ def relative_error(theta: Array, optimum: Array, slopes: Any) -> float:
      ("wards", 40, "sizes", "secure"), ("diabetes", 8, "features", "open"),
      ("breast cancer", 5, "labels", "secure")],
 )  # fmt: skip
-def test_the_model_is_the_pooled_one(name: str, n_sites: int, how: str, sums: str) -> None:
+def test_the_model_is_the_pooled_one(name: str, n_sites: int, how: str, sums: Any) -> None:
     frame, kind = TABLES[name]()
     sites = deal(frame, n_sites, how, seed=1)
     result = Study(target="y", kind=kind, min_cell=1, l2="auto", sums=sums).run(sites, engine="reference")
@@ -68,9 +68,10 @@ def test_scaffold_needs_no_hessians(name: str) -> None:
 def test_open_and_secure_sums_give_the_same_bits_and_scaffold_the_model_of_newton() -> None:
     frame, kind = TABLES["wards"]()
     sites = deal(frame, 3, "even", seed=3)
+    choices: Any = (("scaffold", "secure"), ("scaffold", "open"), ("newton", "secure"))
     runs = [
         Study(target="y", kind=kind, trainer=trainer, sums=sums).run(sites, seed=5, engine="reference")
-        for trainer, sums in (("scaffold", "secure"), ("scaffold", "open"), ("newton", "secure"))
+        for trainer, sums in choices
     ]
     np.testing.assert_array_equal(runs[0].theta, runs[1].theta)
     np.testing.assert_allclose(runs[0].theta, runs[2].theta, atol=1e-6)
@@ -84,7 +85,8 @@ def test_control_variates_of_all_sites_cancel() -> None:
     sites = {name: StudySite(name=name, table=table, engine="reference") for name, table in tables.items()}
     plan = Study(target="y", kind=kind, trainer="scaffold").plan_for(tables)
     conduct(plan, InProcess(sites))
-    states = {name: site.store.load_note("state")["local"]["train"] for name, site in sites.items()}
+    notes: Any = {name: site.store.load_note("state") for name, site in sites.items()}
+    states = {name: note["local"]["train"] for name, note in notes.items()}
     total = sum(len(tables[name]) * np.asarray(state["xi"]) for name, state in states.items())
     largest = max(np.abs(state["xi"]).max() for state in states.values())
     assert largest > 1e-3
@@ -253,7 +255,7 @@ def test_missing_numbers_and_levels_can_be_filled_in() -> None:
 def test_categories_that_are_not_features_are_rejected() -> None:
     tables = {site: pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0)}) for site in ("bonn", "lyon")}
     with pytest.raises(InvalidInput, match=r"categorical names 'colour', which is not a feature"):
-        Study(target="y", kind="ridge", categorical=["colour"], sums="open").run(tables, engine="reference")
+        Study(target="y", kind="ridge", categorical=("colour",), sums="open").run(tables, engine="reference")
 
 
 def test_a_category_of_numbers_is_read_alike_at_all_sites() -> None:
@@ -262,5 +264,5 @@ def test_a_category_of_numbers_is_read_alike_at_all_sites() -> None:
         site: pd.DataFrame({"code": rng.integers(1, 4, 90), "y": rng.normal(size=90)}).astype({"code": kind})
         for site, kind in (("bonn", "int64"), ("graz", "int32"), ("lyon", "str"))
     }
-    result = Study(target="y", kind="ridge", categorical=["code"]).run(tables, engine="reference")
+    result = Study(target="y", kind="ridge", categorical=("code",)).run(tables, engine="reference")
     assert result.settings.columns["code"].levels == ("1", "2", "3")

@@ -163,6 +163,6 @@ def _print(found: Fit) -> None:
         typer.echo(note)
     typer.echo(
         f"After {found.rounds:,} exchanges with {len(found.sites):,} clients the coefficients are certified to be "
-        f"at most {found.distance_text} away from those of pooled data, {'within' if found.reached else 'NOT within'} the "
-        f"tolerance of {found.settings.tolerance}."
+        f"at most {found.distance_text} away from those of pooled data, "
+        f"{'within' if found.reached else 'NOT within'} the tolerance of {found.settings.tolerance}."
     )

@@ -76,7 +76,7 @@ def address(array: np.ndarray[Any, Any] | None) -> int | None:
         return None
     buffer: Any = array  # as NumPy's types call it from Python 3.12 on
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # a fifth of the time of `array.ctypes`
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # less than half the time of `array.ctypes`
     except (TypeError, ValueError):  # read-only or empty
         if not array.flags.c_contiguous:
             raise ValueError("only contiguous arrays can be handed to the kernel") from None

@@ -1,55 +1,26 @@
 """A site's own protection: which requests it answers under a privacy budget, what they cost, and its noise."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import ClientLevel
-from fedscaffold.core.random.noise import secret_normals
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.store import SiteStore
 from fedscaffold.federation.messages import TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.methods import FedAvg, GradientScaffold, Scaffold
+from fedscaffold.privacy.grid import CLIP, MOST, clipped, discrete_gaussian, noise_units
 from fedscaffold.simulation.protection import MessageProtection, check_client_level
 
-CLIPS = 1e-100, 1e100  # beyond, numbers lose digits, and noise that is divided by the rows may be 0
+CLIPS = 1e-100, 1e100  # beyond, numbers lose digits
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartOfSum:
-    """A secure sum in which a site's vector leaves it, and of which nothing but the sum becomes known.
+def check_protection(request: TrainRequest, policy: SitePolicy) -> None:
+    """Raise if a request is without noise although the policy has a budget, or its noise would not suffice.
 
-    Parameters
-    ----------
-    rounded
-        rounded(vector) → the vector as the sum's fixed point has it. The client state changes by the vector that
-        was sent, so that Σ w_c ξ_c = 0 whatever the rounding.
-    n_clients
-        Number of clients whose vectors are added up.
-    threshold
-        So many of them would have to work together with the server to learn a single vector.
-    """
-
-    rounded: Callable[[Array], Array]
-    n_clients: int
-    threshold: int
-
-    @property
-    def honest_clients(self) -> int:
-        """The least number of clients that must not work together with the server for vectors to stay secret."""
-        return self.n_clients - self.threshold + 1
-
-
-def check_protection(request: TrainRequest, policy: SitePolicy, part: PartOfSum | None) -> None:
-    """Refuse a request without noise where the policy has a budget, and one whose noise would not suffice.
-
-    What Scaffold and FedAvg send is computed from noisy steps alone; other methods also send gradients, or count
-    records twice. Steps on all rows need no secret batches. Noise in parts protects in secure sums alone, and only
-    if the parts of those who do not work together with the server suffice.
+    Messages of Scaffold and FedAvg are computed from noisy steps alone; other methods also send gradients, or
+    count records twice. Steps on all rows need no secret batches.
     """
     config = request.config
     if config.privacy is None:
@@ -71,33 +42,26 @@ def check_protection(request: TrainRequest, policy: SitePolicy, part: PartOfSum 
             RefusalCode.POLICY_METHOD,
             f"under a privacy budget the method must be Scaffold or FedAvg, not {type(config.method).__name__}",
         )
-    if not (CLIPS[0] <= config.privacy.clip <= CLIPS[1] and config.privacy.noise_multiplier <= CLIPS[1]):
+    if not (CLIPS[0] <= config.privacy.clip <= CLIPS[1] and config.privacy.noise_multiplier <= MOST / CLIP):
         raise Refusal(
             RefusalCode.POLICY_METHOD,
-            f"under a privacy budget the clip must be between {CLIPS[0]:g} and {CLIPS[1]:g}, the noise below that",
+            f"under a privacy budget the clip must be between {CLIPS[0]:g} and {CLIPS[1]:g}, the noise below "
+            f"{MOST // CLIP:,} times that",
         )
     if isinstance(config.privacy, ClientLevel):
-        _check_parts(config.privacy, request, part)
+        _check_messages(config.privacy, request)
     elif config.batches.size is not None:
         raise Refusal(RefusalCode.POLICY_BATCH, "under a privacy budget steps must be on all rows")
 
 
-def _check_parts(privacy: ClientLevel, request: TrainRequest, part: PartOfSum | None) -> None:
-    """Refuse noise in parts outside of a sum, in too small a sum, or of a method that would remember it."""
+def _check_messages(privacy: ClientLevel, request: TrainRequest) -> None:
+    """Raise for a method whose messages cannot be clipped, and for noise in parts, which the server would see."""
     try:
         check_client_level(privacy, request.config.method, request.config.n_clients)
     except InvalidInput as error:
         raise Refusal(RefusalCode.POLICY_METHOD, str(error)) from None
-    if not privacy.summed:
-        return
-    if part is None or part.n_clients != request.config.n_clients:
-        raise Refusal(RefusalCode.ONLY_SECURE, "noise in parts protects only in a secure sum over all sites")
-    if privacy.honest_clients is None or privacy.honest_clients > part.honest_clients:
-        raise Refusal(
-            RefusalCode.ONLY_PRIVATE,
-            f"the parts of {part.honest_clients} sites must suffice, since {part.threshold - 1} others may work "
-            "together with the coordinator",
-        )
+    if privacy.summed:
+        raise Refusal(RefusalCode.ONLY_SECURE, "noise in parts protects only in the secure sums of a study")
 
 
 def pay(request: TrainRequest, n_rows: int, store: SiteStore, policy: SitePolicy) -> None:
@@ -122,16 +86,23 @@ def pay(request: TrainRequest, n_rows: int, store: SiteStore, policy: SitePolicy
         raise Refusal(RefusalCode.PRIVACY_BUDGET, str(error)) from None
 
 
-def message_protection(request: TrainRequest) -> MessageProtection | None:
-    """What clips a site's message and adds noise that nobody can draw again; None where messages need neither.
+class NoisyMessages(MessageProtection):
+    """Clips messages to whole numbers of a public unit, and adds noise on them that nobody can draw again."""
 
-    All sites count alike: a weight by rows would tell their number.
-    """
-    privacy, n = request.config.privacy, request.config.n_clients
+    def __call__(self, sent: Array, theta: Array, round: int, clients: IntArray | None) -> tuple[Array, Array]:
+        """Return noisy messages, and what clients remember of them: the same."""
+        start, unit = theta[:, None], self.privacy.clip / CLIP
+        change = clipped(sent - start, self.privacy.clip)
+        if self.privacy.noise_multiplier > 0.0:  # without noise nothing is protected, and nothing paid for
+            noise = discrete_gaussian(noise_units(self.privacy.noise_multiplier), change.size)
+            change = change + noise.reshape(change.shape)
+        noisy = start + change * unit
+        return noisy, noisy
+
+
+def message_protection(request: TrainRequest) -> MessageProtection | None:
+    """Return what clips a site's message and adds noise; None if messages need neither."""
+    privacy = request.config.privacy
     if not isinstance(privacy, ClientLevel):
         return None
-
-    def draw(round: int, clients: IntArray, dim: int) -> Array:
-        return secret_normals(dim).reshape(1, 1, dim)
-
-    return MessageProtection(privacy, privacy.noise_scales(np.full(1, 1.0 / n), 1.0 / n, n), draw)
+    return NoisyMessages(privacy, np.full(1, privacy.noise_multiplier * privacy.clip), lambda *_: np.zeros(0))

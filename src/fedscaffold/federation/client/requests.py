@@ -13,7 +13,7 @@ from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.types import Array, ExchangedGradients
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.client.protection import PartOfSum, check_protection, message_protection, pay
+from fedscaffold.federation.client.protection import check_protection, message_protection, pay
 from fedscaffold.federation.client.state import (
     LostState,
     PendingUpdate,
@@ -37,8 +37,6 @@ def handle_request(
     task: LocalTask,
     state_dir: str | os.PathLike[str] | SiteStore,
     policy: SitePolicy = DEFAULT_POLICY,
-    *,
-    part: PartOfSum | None = None,
 ) -> ClientUpdate | StateLost:
     """Compute what a request asks for if the site's policy allows it, and store it before it is sent.
 
@@ -56,8 +54,6 @@ def handle_request(
         The site's folder, on a disk that outlives the node; or another store of client states.
     policy
         What the site allows.
-    part
-        The secure sum in which the vector will be sent; None where the server sees it.
 
     Returns
     -------
@@ -84,7 +80,7 @@ def handle_request(
     array([0.5])
     """
     policy.check_request(request)
-    check_protection(request, policy, part)
+    check_protection(request, policy)
     config = request.config
     if request.client not in config.cohort(request.round):
         raise Refusal(
@@ -114,7 +110,7 @@ def handle_request(
                 site.audit.write("state-lost", reason=lost.reason, **_place(request))
                 return StateLost(**_place(request), reason=lost.reason)
             paid = partial(pay, request, task.n_rows, site, policy)
-            vector = _local_steps(request, task, seed, stored, file, policy, part, paid)
+            vector = _local_steps(request, task, seed, stored, file, policy, paid)
     flat = np.ascontiguousarray(vector[0, 0], dtype=np.float64)
     site.audit.write("answered", phase=request.phase, sha256=_digest(flat), numbers=flat.size, **_place(request))
     return ClientUpdate(
@@ -145,7 +141,7 @@ def _gradient(
 
 def _local_steps(
     request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
-    policy: SitePolicy, part: PartOfSum | None, paid: Callable[[], None],
+    policy: SitePolicy, paid: Callable[[], None],
 ) -> Array:  # fmt: skip
     """The message after local steps; the one that was sent before if the request was answered before.
 
@@ -159,11 +155,7 @@ def _local_steps(
         == (request.round, request.history, mean_gradient)
         and all(np.array_equal(a, b) for a, b in zip(pending.server, request.server, strict=True))
     ):
-        sent = pending.sent if part is None else part.rounded(pending.sent)
-        if sent is not pending.sent and not np.array_equal(sent, pending.sent):
-            known = sent if pending.remembered is pending.sent else pending.remembered
-            file.save(stored._replace(pending=pending._replace(sent=sent, remembered=known)))
-        return sent
+        return pending.sent
     _check_answers(stored, policy)
     exchanged = _exchanged_gradients(request, stored)
     paid()
@@ -173,15 +165,10 @@ def _local_steps(
             own = block.gradients(request.server, info)
             exchanged = ExchangedGradients(own, own[:, 0])
         result = block.run_local_steps(stored.client_state, request.server, info, exchanged)
-    sent, known = result.sent, result.remembered
-    update = PendingUpdate(request.round, request.history, mean_gradient, sent, known, request.server)
-    done = stored._replace(answers=stored.answers + 1)
-    try:
-        if part is not None:
-            rounded = part.rounded(sent)
-            update = update._replace(sent=rounded, remembered=rounded if known is sent else known)
-    finally:  # where it does not fit a sum's range it is kept as it is: asked again, it must not be paid for again
-        file.save(done._replace(pending=update))
+    update = PendingUpdate(
+        request.round, request.history, mean_gradient, result.sent, result.remembered, request.server
+    )
+    file.save(stored._replace(answers=stored.answers + 1, pending=update))
     return update.sent
 
 

@@ -1,7 +1,7 @@
 """What a client trains."""
 
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from fedscaffold.core.protocols import Engine, LocalSgd, Problem
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import IntArray
 from fedscaffold.engines import Reference, choose_engine
+from fedscaffold.engines.clippable import check_clippable
 from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.privacy.grid import OnGrid
 
 
 @runtime_checkable
@@ -119,8 +121,9 @@ class ProblemTask:
     ) -> AbstractContextManager[LocalSgd]:
         """Local steps with clipped gradients and noise that nobody can draw again, by the reference engine."""
         batches.check_fits(self.problem.sizes)
-        engine = Reference(secret_noise=True)
-        return engine.open(self.problem, batches, seed=seed, first_client=client, privacy=privacy)
+        check_clippable(self.problem)
+        noisy: Any = OnGrid(self.problem, privacy) if privacy.noise_multiplier > 0.0 else self.problem
+        return Reference().open(noisy, batches, seed=seed, first_client=client, privacy=privacy)
 
     def without_rows(self, kept_back: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "ProblemTask":
         """The same task on the rows that are not kept back."""

@@ -291,7 +291,9 @@ class Plan(StudySettings):
         if self.delta is None:
             found.append("a privacy budget requires delta=...")
         if self.rows is None and (self.protect == "rows" or self.l2 == "auto"):
-            found.append("a privacy budget of rows requires rows=..., the rows of all sites, and so does l2='auto'")
+            found.append(
+                "a privacy budget of rows requires rows=..., the rows of all sites, and so does l2='auto'"
+            )
         if not found and self.kind is not None:
             try:
                 self.public_target  # noqa: B018 - raises if the range does not fit the kind

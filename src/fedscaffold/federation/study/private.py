@@ -1,7 +1,8 @@
 """Studies under a privacy budget: one phase, "noisy", in which sites add up clipped gradients with noise.
 
-Clip, noise, step size and number of exchanges follow from the plan at both ends. A site pays from its budget before it
-computes an answer, and keeps the answer: the same question again brings the same noise and costs nothing.
+Clip, noise, step size and number of exchanges follow from the plan at both ends. A site pays from its budget
+before it computes an answer, and keeps the answer: the same question again brings the same noise, and costs
+nothing.
 """
 
 import numpy as np
@@ -26,9 +27,9 @@ from fedscaffold.privacy.settings import PrivacySettings
 def private_plan(plan: Plan) -> PrivatePlan:
     """Return how a study spends its privacy budget, from its plan alone.
 
-    Under secure sums a budget of whole sites needs noise in the sum alone, of which each site adds a part; it holds as
-    long as fewer than a third of the sites reveal their parts to the coordinator. In open sums, and for rows, each
-    site adds all of the noise.
+    Under secure sums a budget of whole sites needs noise in the sum alone, of which each site adds a part; it
+    holds as long as fewer than a third of the sites reveal their parts to the coordinator. In open sums, and for
+    rows, each site adds all of the noise.
 
     Raises
     ------
@@ -97,11 +98,11 @@ def trained_within_budget(coordinator: Coordinator, board: StatusBoard) -> Priva
     board.phase("train")
     board.note(found.explain())
     encoding = coding.encoding
-    penalty = coding.l2 * slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
+    slopes = slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
     theta = velocity = np.zeros(coding.dim)
     for _ in range(found.rounds):
         total = coordinator.ask("noisy", theta)["change"]
-        theta, velocity = found.step(theta, velocity, total, penalty)
+        theta, velocity = found.step(theta, velocity, total, np.where(slopes, coding.l2, 0.0))
         theta = np.clip(theta, -LARGEST, LARGEST)
     theta = centred(theta, encoding.n_vectors)
     return PrivateFit(

@@ -1,10 +1,10 @@
 """The roster of a study: its sites and their keys, and masks that cancel in the sum over exactly these sites.
 
 Every two sites share a secret by Diffie and Hellman's exchange of their keys. For each question both derive the
-same mask from it, which one adds to its numbers and the other subtracts. A message alone is random to anybody without
-a key of the pair; the sum over the whole roster is the sum of the numbers. Masks depend on the plan, the
-roster and all questions up to this one: sites that were asked different things, or with other sites, send
-messages whose sum is random.
+same mask from it, which one adds to its numbers and the other subtracts. A message alone is random to anybody
+without a key of the pair; the sum over the whole roster is the sum of the numbers. Masks depend on the plan, the
+roster and all questions up to this one: sites that were asked different things, or with other sites, send messages
+whose sum is random.
 """
 
 import hashlib

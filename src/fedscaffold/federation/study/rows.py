@@ -136,7 +136,7 @@ class SiteRows:
             try:
                 if column.type == "number":
                     found += self._problems_of_number(name)
-                elif name not in surveyed:
+                elif name not in surveyed or name == self.plan.target:
                     found += self._problems_of_category(name)
             except InvalidInput as error:
                 found.append(str(error))

@@ -150,6 +150,7 @@ class StudySite:
     invited: str | None = None
     keep_numbers: bool = False
     _rows: tuple[Any, SiteRows] | None = field(default=None, repr=False)
+    _masks: Masks | None = field(default=None, repr=False)
 
     @property
     def public_key(self) -> str:
@@ -293,7 +294,9 @@ class StudySite:
         words, local = self._numbers(plan, question, _local_states(state.get("local", {})))
         blocks = blocks_of(plan, question.phase)
         if plan.sums == "secure":
-            words = Masks(self.name, self.key, roster).mask(words, blocks, chain)
+            if self._masks is None or self._masks.roster.digest != roster.digest:
+                self._masks = Masks(self.name, self.key, roster)  # a key exchange with every other site
+            words = self._masks.mask(words, blocks, chain)
         kept = {"number": question.number, "chain": chain, "before": state["chain"], "local": local}
         self.store.save_note(STATE, {**kept, "reply": _text(words)})
         return Payload({"number": question.number}, {"words": words})

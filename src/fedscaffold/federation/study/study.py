@@ -178,7 +178,7 @@ class Study(StudySettings):
         return Plan(**{**values, "kind": kind, "columns": columns, "categorical": ()})
 
     def _public_numbers(self, sites: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the number of rows, if they are protected, and δ: a tenth of one over rows or sites by default."""
+        """Return the number of rows, if they are protected, and δ: by default a tenth of one over either."""
         if self.protect == "sites":
             return {"delta": 0.1 / len(sites) if self.delta is None else self.delta}
         rows = sum(tables.arrow_table(table, [self.target]).num_rows for table in sites.values())
