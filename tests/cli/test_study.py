@@ -268,3 +268,22 @@ def test_the_extra_for_studies_has_all_that_coordinator_and_sites_need(tmp_path:
     assert code == 0, shown
     code, shown = without(blocked, "federate", "--help")
     assert code == 0, shown
+
+
+def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
+    columns = "columns={age = {range = [0, 120]}, ill = {levels = ['no', 'yes']}}"
+    file = tmp_path / "pilot.toml"
+    new = ("new", file, "--target", "ill", "--kind", "logistic", *THREE, "--set", columns)
+    for wrong, words in (
+        (("--epsilon", "0"), "epsilon"),
+        (("--epsilon", "1", "--l2", "0.1"), "--rows, the public number of rows"),
+        (("--epsilon", "1", "--rows", "100", "--l2", "0.1", "--set", "clip=0"), "clip"),
+        (("--epsilon", "1", "--rows", "100", "--l2", "0.1", "--set", "protect=phones"), "protect"),
+        (("--rows", "100"), "--rows, the public number of rows"),
+        (("--set", "delta=0.1"), "delta"),
+    ):
+        assert words in study(*new, *wrong, code=2)
+        assert not file.exists()
+    study(*new, "--epsilon", "2", "--rows", "1000", "--l2", "0.1")
+    plan = StudyFile.load(file).plan
+    assert (plan.epsilon, plan.rows, plan.delta, plan.sums) == (2.0, 1000, 1e-4, "secure")
