@@ -84,7 +84,7 @@ def test_the_options_are_those_of_the_settings(tmp_path: Path) -> None:
         assert f"--{name}" in text or name in text
     plan_file = tmp_path / "a.toml"
     more = ("--set", "hessians=false", "--set", "max_exchanges=70", "--set", "columns={age = {range = [0, 99]}}")
-    study("new", plan_file, *NAMED, *THREE, "--l2", "0.5", "--sums", "open", "--event", "no", *more)
+    study("new", plan_file, *NAMED, *THREE, "--l2", "0.5", "--sums", "open", "--set", "event=no", *more)
     plan = StudyFile.load(plan_file).plan
     assert (plan.l2, plan.sums, plan.event, plan.hessians, plan.max_exchanges) == (0.5, "open", "no", False, 70)
     assert plan.columns["age"].range == (0.0, 99.0)

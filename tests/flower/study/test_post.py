@@ -119,7 +119,7 @@ def test_a_failure_that_passes_is_waited_for(tmp_path: Path) -> None:
             return deployed.joined["graz"]._signed(site, full, payload)
         return usual(site, payload)
 
-    deployed.joined["graz"].answer = answer  # type: ignore[assignment,method-assign]
+    deployed.joined["graz"].answer = answer  # type: ignore[method-assign]
     with deployed.answering(share):
         assert deployed.conduct(share).reached
     assert sum("is its disk full" in line for line in deployed.said) == 2

@@ -137,7 +137,7 @@ def join(
     ] = "ask",
     policy: Annotated[
         Path | None,
-        typer.Option(help="A TOML file of this site's limits, in its table [study].", show_default="safe"),
+        typer.Option(help="A TOML file of this site's limits.", show_default="safe"),
     ] = None,
     folder: Shared = None,
     state: Annotated[
