@@ -84,7 +84,7 @@ def test_the_options_are_those_of_the_settings(tmp_path: Path) -> None:
         assert f"--{name}" in text or name in text
     plan_file = tmp_path / "a.toml"
     more = ("--set", "hessians=false", "--set", "max_exchanges=70", "--set", "columns={age = {range = [0, 99]}}")
-    study("new", plan_file, *NAMED, *THREE, "--l2", "0.5", "--sums", "open", "--event", "no", *more)
+    study("new", plan_file, *NAMED, *THREE, "--l2", "0.5", "--sums", "open", "--set", "event=no", *more)
     plan = StudyFile.load(plan_file).plan
     assert (plan.l2, plan.sums, plan.event, plan.hessians, plan.max_exchanges) == (0.5, "open", "no", False, 70)
     assert plan.columns["age"].range == (0.0, 99.0)
@@ -268,3 +268,22 @@ def test_the_extra_for_studies_has_all_that_coordinator_and_sites_need(tmp_path:
     assert code == 0, shown
     code, shown = without(blocked, "federate", "--help")
     assert code == 0, shown
+
+
+def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
+    columns = "columns={age = {range = [0, 120]}, ill = {levels = ['no', 'yes']}}"
+    file = tmp_path / "pilot.toml"
+    new = ("new", file, "--target", "ill", "--kind", "logistic", *THREE, "--set", columns)
+    for wrong, words in (
+        (("--epsilon", "0"), "epsilon"),
+        (("--epsilon", "1", "--l2", "0.1"), "--rows, the public number of rows"),
+        (("--epsilon", "1", "--rows", "100", "--l2", "0.1", "--set", "clip=0"), "clip"),
+        (("--epsilon", "1", "--rows", "100", "--l2", "0.1", "--set", "protect=phones"), "protect"),
+        (("--rows", "100"), "--rows, the public number of rows"),
+        (("--set", "delta=0.1"), "delta"),
+    ):
+        assert words in study(*new, *wrong, code=2)
+        assert not file.exists()
+    study(*new, "--epsilon", "2", "--rows", "1000", "--l2", "0.1")
+    plan = StudyFile.load(file).plan
+    assert (plan.epsilon, plan.rows, plan.delta, plan.sums) == (2.0, 1000, 1e-4, "secure")

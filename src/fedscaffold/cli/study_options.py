@@ -10,12 +10,13 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
-from fedscaffold.core.errors import Collector, InvalidInput
+from fedscaffold.core.errors import Collector
 from fedscaffold.data.settings import split_names
 from fedscaffold.federation.study.plan import Column, StudySettings, sentences
 
-FLAGS = ("target", "kind", "event", "features", "categorical", "l2", "tolerance", "sums", "epsilon")
+FLAGS = ("target", "kind", "features", "categorical", "l2", "tolerance", "sums", "epsilon")
 """Settings that have an option each; all others are given with --set."""
+BUDGET = ("epsilon", "delta", "clip", "protect")
 KNOWN = tuple(StudySettings.model_fields)
 EPILOG = f"--set takes every other setting of a study: {', '.join(name for name in KNOWN if name not in FLAGS)}."
 
@@ -89,7 +90,9 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def plan_from(chosen: dict[str, Any], *, name: str, sites: Sequence[str], like: Path | None) -> Any:
+def plan_from(
+    chosen: dict[str, Any], *, name: str, sites: Sequence[str], like: Path | None, rows: int | None = None
+) -> Any:
     """Return the plan of a study from its settings, with a codebook from names or from a table's columns.
 
     Parameters
@@ -101,24 +104,33 @@ def plan_from(chosen: dict[str, Any], *, name: str, sites: Sequence[str], like: 
     like
         A table with the columns of the sites' tables, of which only names and types are read; None if the settings
         name all columns.
+    rows
+        Number of rows of all sites together, which is public under a privacy budget of rows.
     """
     from fedscaffold.data.files import read_table
+    from fedscaffold.federation.study.plan import Plan
     from fedscaffold.federation.study.study import Study
 
+    settings, problems = Study(name=name, **chosen), Collector("the study")
     if len(set(sites)) < len(sites):
-        raise InvalidInput("sites must have different names")
-    if like is not None:
-        return Study(name=name, **chosen).plan_for(dict.fromkeys(sites, read_table(like)))
-    settings = Study(name=name, **chosen)
-    if settings.target not in settings.columns:
+        problems.add("sites must have different names")
+    private, by_rows = settings.epsilon is not None, settings.protect == "rows"
+    if (rows is not None) != (private and by_rows):
+        problems.add("--rows, the public number of rows of all sites, is for a budget of rows, which needs it")
+    if like is None and settings.target not in settings.columns:
         if settings.kind is None or not settings.features:
-            raise InvalidInput(
-                "pass kind=... and features=..., or --like with a table that has the sites' columns"
-            )
-        kinds: dict[str, Any] = dict.fromkeys(settings.features, "number") | dict.fromkeys(
-            settings.categorical, "category"
-        )
+            problems.add("pass kind=... and features=..., or --like with a table that has the sites' columns")
+        kinds: dict[str, Any] = dict.fromkeys(settings.features or (), "number")
+        kinds |= dict.fromkeys(settings.categorical, "category")
         kinds[settings.target] = "category" if settings.kind == "logistic" else "number"
         entries = {each: settings.columns.get(each, Column(type=kind)) for each, kind in kinds.items()}
         chosen = {**chosen, "columns": entries, "features": None, "categorical": ()}
-    return Study(name=name, **chosen).plan_for(dict.fromkeys(sites))
+    problems.raise_any()
+    budget = {each: chosen[each] for each in BUDGET if each in chosen}
+    rest = {each: value for each, value in chosen.items() if each not in BUDGET}
+    table = None if like is None else read_table(like)
+    plan = Study(name=name, **rest).plan_for(dict.fromkeys(sites, table))
+    if not private:
+        return plan
+    delta = 0.1 / (rows or len(sites))  # unless it is given
+    return Plan(**{**plan.model_dump(), "delta": delta, **budget, "rows": rows})

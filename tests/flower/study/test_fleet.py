@@ -17,6 +17,7 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.roster import new_key, public_line
+from fedscaffold.flower import wire
 from fedscaffold.flower.certificates import make_certificates
 from fedscaffold.flower.processes import free_port
 from fedscaffold.flower.study import fleet
@@ -143,7 +144,7 @@ def test_a_reply_of_rubbish_is_a_sentence(server: FleetServer, monkeypatch: pyte
     received = node.fetch()
     assert received is not None
     with monkeypatch.context() as patch:
-        patch.setattr("fedscaffold.flower.wire.to_one_record", lambda payload: RecordDict())
+        patch.setattr(wire, "to_one_record", lambda payload: RecordDict())
         node.reply(received, Payload({}))
     assert collected(server) == {"bonn": "its reply cannot be read: the message is not one of fedscaffold's"}
     server.ask("bonn", Payload({"number": 2}))

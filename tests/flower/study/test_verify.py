@@ -108,3 +108,14 @@ def test_a_training_that_was_planned_by_the_duration_of_exchanges(tmp_path: Path
         transport.exchange = slow  # type: ignore[method-assign]
         conduct(deployed.plan, transport, keys=deployed.keys, folder=deployed.out, save=save)
     assert verify(deployed.out).problems == ()
+
+
+def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
+    """Noise is the sites', and kept with their messages: the same model comes again."""
+    columns = {"age": {"range": (0, 100)}, "dose": {"range": (0, 40)}, "ill": {"levels": ("no", "yes")}}
+    private: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-3, "l2": 0.1, "kind": "logistic", "columns": columns}
+    deployed = Deployment(tmp_path, **private)
+    with deployed.answering(tmp_path / "share"):
+        deployed.conduct(tmp_path / "share")
+    files = [joined.folder / "result.json" for joined in deployed.joined.values()]
+    assert verify(deployed.out, files).problems == ()

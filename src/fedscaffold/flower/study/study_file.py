@@ -138,7 +138,7 @@ class StudyFile:
         values = plan.model_dump(mode="json")
         columns, known = values.pop("columns"), {**sentences(StudySettings), **sentences(StudyPlan)}
         lines = ["# A study: one model for tables that stay at their sites. Sites accept everything above [run]."]
-        hidden = ("name", "sites", "rows", "features", "ignore", "categorical")  # the codebook says the last three
+        hidden = ("name", "sites", "features", "ignore", "categorical")  # the codebook says the last three
         for name in ("name", "sites", *(name for name in values if name not in hidden)):
             line = f"# {name} = ..." if values[name] is None else f"{name} = {_toml(values[name])}"
             lines.append(f"{line:<{WIDTH}} # {known[name]}")

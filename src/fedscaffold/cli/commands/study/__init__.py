@@ -67,6 +67,9 @@ def new(
     like: Annotated[
         Path | None, typer.Option(help="A table with the sites' columns, of which only names and types are read.")
     ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Rows of all sites together, which are public under --epsilon.", min=1)
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="HOST:PORT under which sites reach you.", show_default="127.0.0.1:9092")
     ] = None,
@@ -87,7 +90,7 @@ def new(
         ]
         if missing:
             raise InvalidInput(f"give {' and '.join(missing)}")
-        plan = plan_from(settings, name=file.stem, sites=sites, like=like)
+        plan = plan_from(settings, name=file.stem, sites=sites, like=like, rows=rows)
         write_text(file, StudyFile(plan, run_settings({} if address is None else {"address": address})).text())
         invites = write_invites(file)
     typer.echo(f"{file}: plan {plan.fingerprint}\nsend each site its invitation:")
@@ -134,7 +137,7 @@ def join(
     ] = "ask",
     policy: Annotated[
         Path | None,
-        typer.Option(help="A TOML file of this site's limits, in its table [study].", show_default="safe"),
+        typer.Option(help="A TOML file of this site's limits.", show_default="safe"),
     ] = None,
     folder: Shared = None,
     state: Annotated[
