@@ -1,4 +1,4 @@
-"""Wrong privacy budgets and thresholds on the command line: all problems at once, nothing written."""
+"""Wrong privacy budgets and too few sites on the command line: all problems at once, nothing written."""
 
 from pathlib import Path
 
@@ -28,13 +28,14 @@ def refused(folder: Path, *arguments: str) -> str:
     return " ".join(found.output.split())
 
 
-BUDGET = ("--bounds", "bounds.toml", "--epsilon", "0", "--set", "delta=2", "--set", "clip=-1")
+BUDGET = ("--epsilon", "0", "--set", "delta=2", "--set", "clip=-1")
+COLUMNS = ("--set", 'columns={age = {range = [0, 120]}, ill = {levels = ["no", "yes"]}}')
 
 
 @pytest.mark.parametrize("command", [
-    ("fit", "a.csv", "--target", "ill", "--client", "site", "--out", "out"),
-    ("study", "new", "new.toml", "--target", "ill", "--site", "a,b,c"),
-    ("federate", "a.csv", "b.csv", "c.csv", "--target", "ill", "--out", "out"),
+    ("fit", "a.csv", "--target", "ill", "--client", "site", "--out", "out", "--bounds", "bounds.toml"),
+    ("study", "new", "new.toml", "--target", "ill", "--site", "a,b,c", "--like", "a.csv", *COLUMNS),
+    ("federate", "a.csv", "b.csv", "c.csv", "--target", "ill", "--out", "out", *COLUMNS),
 ])  # fmt: skip
 def test_all_problems_of_a_budget_at_once(command: tuple[str, ...], folder: Path) -> None:
     told = refused(folder, *command, *BUDGET)
@@ -42,10 +43,9 @@ def test_all_problems_of_a_budget_at_once(command: tuple[str, ...], folder: Path
         assert f"{flag} must be" in told
 
 
-@pytest.mark.parametrize("threshold", ["4", "1"])
-def test_thresholds_that_do_not_fit_the_sites(threshold: str, folder: Path) -> None:
-    options = ("--target", "ill", "--secure", "--set", f"secure_threshold={threshold}")
-    assert "secure_threshold must be" in refused(
-        folder, "federate", "a.csv", "b.csv", "c.csv", *options, "--out", "out"
-    )
-    assert "secure_threshold must be" in refused(folder, "study", "new", "new.toml", "--site", "a,b,c", *options)
+@pytest.mark.parametrize("command", [
+    ("study", "new", "new.toml", "--target", "ill", "--site", "a,b", "--like", "a.csv"),
+    ("federate", "a.csv", "b.csv", "--target", "ill", "--out", "out"),
+])  # fmt: skip
+def test_two_sites_have_no_secure_sums(command: tuple[str, ...], folder: Path) -> None:
+    assert "secure sums need three sites" in refused(folder, *command)

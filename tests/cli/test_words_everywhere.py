@@ -83,11 +83,12 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     assert fitted.exit_code == 0, fitted.output
     study = folder / "study" / "study.toml"
     study.parent.mkdir()
-    made = runner.invoke(app, ["study", "new", str(study), "--target", "diagnosis", "--site", "bonn,graz"])
+    chosen = ["--target", "diagnosis", "--site", "bonn,graz,kiel", "--like", table]
+    made = runner.invoke(app, ["study", "new", str(study), *chosen])
     assert made.exit_code == 0, made.output
     return {
-        "study new": [str(folder / "new.toml"), "--target", "diagnosis", "--site", "bonn,graz"],
-        "study join": [str(study.parent / "bonn.invite"), "--data", table, "--accept", "auto"],
+        "study new": [str(folder / "new.toml"), *chosen],
+        "study join": [str(study.parent / "study-bonn.invite"), "--data", table, "--accept", "auto"],
         "study run": [str(study), "--out", str(study.parent / "out")],
         "study status": [str(folder)],
         "fit": [table, *columns, "--out", str(folder / "out")],

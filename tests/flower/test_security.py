@@ -45,7 +45,8 @@ def test_the_change_is_clipped(tmp_path: Path) -> None:
 
     privacy = ClientLevel(clip=0.01, noise_multiplier=0.0)
     Federation(tmp_path, make("logistic", SIZES, 3), METHOD, event=measured, privacy=privacy).run(2)
-    np.testing.assert_allclose(lengths, 0.01, rtol=1e-9)
+    assert max(lengths) <= 0.01 * (1 + 1e-15)
+    np.testing.assert_allclose(lengths, 0.01, rtol=1e-8)  # cut down to whole numbers of 0.01 / 2³⁰
 
 
 @pytest.mark.parametrize(("options", "words"), [

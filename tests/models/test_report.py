@@ -41,17 +41,11 @@ def test_the_page_is_one_file_with_the_fits_numbers(fitted: Any, tmp_path: Path)
     assert "Error by exchange" in text
 
 
-def test_scores_of_tables_and_of_sites_are_on_the_page(fitted: Any, tmp_path: Path) -> None:
+def test_scores_of_tables_are_on_the_page(fitted: Any, tmp_path: Path) -> None:
     fit, _ = fitted
-    site: dict[str, Any] = {
-        "n_rows": 40, "loss": 0.5, "own_loss": 0.75, "auc": None, "calibration": [], "confusion": None,
-    }  # fmt: skip
-    text = written(replace(fit, evaluation={"new.csv": {"rmse": 3.25}, "Bonn": site, "Ulm": site}), tmp_path)
-    page = Page(text)
+    page = Page(written(replace(fit, evaluation={"new.csv": {"rmse": 3.25}}), tmp_path))
     assert "Scores on new.csv" in page.words
     assert page.facts["rmse"] == "3.25"
-    assert page.row("Bonn")[2] == "40"
-    assert page.row("Bonn")[5] == "helped"
 
 
 def test_results_show_themselves(fitted: Any) -> None:

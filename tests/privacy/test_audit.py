@@ -136,7 +136,7 @@ def test_planted_faults_are_noticed(fault: str, monkeypatch: pytest.MonkeyPatch)
         return epsilon(steps=max(1, steps // 6), **more)
 
     place, wrong = {
-        "no clip": ("fedscaffold.problems.glm.clipped_slopes", lambda slopes, x, clip: slopes),
+        "no clip": ("fedscaffold.problems.base.clipped_slopes", lambda slopes, x, clip: slopes),
         "one number for all coordinates": (
             "fedscaffold.engines.reference.step_noise",
             lambda stream, step, dim: np.repeat(step_noise(stream, step, 1), dim),

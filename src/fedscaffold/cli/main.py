@@ -15,7 +15,7 @@ import fedscaffold
 from fedscaffold.cli.start import loading
 
 SUMMARIES = {
-    "fit": "Fit one model to a table whose rows belong to clients, as a federation would.",
+    "fit": "Fit one model to a table whose rows belong to clients, as a study would.",
     "score": "Predict new rows: a value, or a class and the probability of each.",
     "inspect": "Show a table's clients, how much they differ, and where FedAvg would end.",
     "run": "Run one method on a synthetic problem and print where it gets.",

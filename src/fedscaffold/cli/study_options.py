@@ -108,7 +108,7 @@ def plan_from(
         Number of rows of all sites together, which is public under a privacy budget of rows.
     """
     from fedscaffold.data.files import read_table
-    from fedscaffold.federation.study.plan import Plan
+    from fedscaffold.federation.study.plan import StudyPlan
     from fedscaffold.federation.study.study import Study
 
     settings, problems = Study(name=name, **chosen), Collector("the study")
@@ -133,4 +133,4 @@ def plan_from(
     if not private:
         return plan
     delta = 0.1 / (rows or len(sites))  # unless it is given
-    return Plan(**{**plan.model_dump(), "delta": delta, **budget, "rows": rows})
+    return StudyPlan(**{**plan.model_dump(), "delta": delta, **budget, "rows": rows})

@@ -26,6 +26,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 DROPPED = {
     "batch_size": "a fit uses all rows of each client in every step; fs.run takes batches",
     "checkpoint": "a fit takes seconds and is not interrupted; fs.run takes checkpoints",
+    "local_steps": "the trainer finds it; fs.run takes a method with given local steps",
     "close": "every fit ends with Newton steps and a certificate; fs.run stops without them",
     "seed": "a fit draws nothing; fs.run draws batches",
 }

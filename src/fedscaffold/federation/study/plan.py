@@ -473,6 +473,8 @@ def in_words(error: ValidationError, what: str) -> InvalidInput:
             found.add(f"{name} is not a setting of a study")
         elif not name:
             found.add(text)
+        elif text.startswith("Input should be "):
+            found.add(f"{name} must be {text.removeprefix('Input should be ')}, got {shown(each['input'])}")
         else:
             found.add(f"{name}: {text[0].lower() + text[1:]}, got {shown(each['input'])}")
     try:

@@ -119,13 +119,13 @@ class LocalStudy:
     def __init__(
         self, folder: Path, tables: Mapping[str, Path], settings: StudySettings, say: Callable[[str], None]
     ) -> None:
-        self.folder, self.tables, self.say = private_folder(folder).resolve(), tables, say
         counted = settings.epsilon is not None  # a budget of rows needs their number
         first = {
             site: read_table(path) if counted or not k else None for k, (site, path) in enumerate(tables.items())
         }
         chosen = {name: getattr(settings, name) for name in settings.model_fields_set}
         self.plan = Study(**chosen).plan_for(first)
+        self.folder, self.tables, self.say = private_folder(folder).resolve(), tables, say
         self.out = self.folder / "coordinator" / "out"
         self._sites: dict[str, subprocess.Popen[bytes]] = {}
 

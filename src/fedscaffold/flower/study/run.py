@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InUse, InvalidInput
+from fedscaffold.core.files import folder_at
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.post import PostTransport
 from fedscaffold.federation.remote import RemoteTransport
@@ -53,8 +54,11 @@ def conduct_study(
         If the study stops; the sites that can be reached are told so.
     """
     study, folder = StudyFile.load(file), StudyFolder(file)
+    private_folder(out)  # a folder that cannot be made is an error before anybody is waited for
+    if shared is not None:
+        folder_at(shared)
     keys = _all_keys(study, folder, say)
-    begin_bundle(private_folder(out), study.plan, keys)
+    begin_bundle(out, study.plan, keys)
     board = board_of(StatusBoard(out, study.plan))
     more: dict[str, Any] = {
         "sites": study.plan.sites, "keys": keys, "signer": folder.signer(), "timeout": study.run.patience,
