@@ -9,6 +9,7 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation import Study, StudyResult
+from fedscaffold.federation.study.plan import Column
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct
@@ -215,6 +216,9 @@ def test_the_event_is_the_class_whose_odds_are_modelled() -> None:
 def test_the_kind_of_model_follows_from_the_type_of_the_target() -> None:
     assert Study(target="y", sums="open").plan_for(two_sites()).kind == "logistic"
     assert Study(target="x", sums="open").plan_for(two_sites()).kind == "ridge"
+    columns = {"x": Column(), "y": Column(levels=("a", "b"))}
+    assert Study(target="y", sums="open", columns=columns).plan_for(two_sites()).kind == "logistic"
+    assert Study(target="x", sums="open", columns=columns).plan_for(two_sites()).kind == "ridge"
 
 
 def test_a_site_that_does_not_accept_ends_the_study() -> None:

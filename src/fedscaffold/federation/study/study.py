@@ -257,8 +257,9 @@ class Study(StudySettings):
         values: dict[str, Any] = {**given, "name": self.name, "sites": tuple(sites)}
         if self.epsilon is not None:
             values |= self._public_numbers(sites)
-        if self.columns and self.target in self.columns:
-            return StudyPlan(**values)
+        if self.target in self.columns:
+            usual = "logistic" if self.columns[self.target].type == "category" else "ridge"
+            return StudyPlan(**{**values, "kind": self.kind or usual})
         kinds = _column_kinds(next(iter(sites.values())))
         left_out = {*self.ignore, *self.record_columns.values()}
         features = self.features or [name for name in kinds if name not in left_out and name != self.target]
