@@ -51,6 +51,7 @@ class RemoteTransport:
         self.sites, self.keys, self.signer = list(sites), dict(keys), signer
         self.timeout, self.say, self.on_site = timeout, say, on_site
         self.last_seconds = 0.0
+        self._answered = set[str]()
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """Send a message to each of some sites and return all their replies, or raise `SiteProblems`."""
@@ -102,6 +103,9 @@ class RemoteTransport:
                 reply, why = self._checked(site, found, digests[site])
                 if reply is not None:
                     replies[site], news = reply, True
+                    if site not in self._answered:
+                        self._answered.add(site)
+                        self.on_site(site, "online", "")
                     continue
                 resting[site] = now + ASK_AGAIN
                 self.forget(site)

@@ -11,7 +11,7 @@ import pytest
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation import post
+from fedscaffold.federation import post, study_status
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.study.site import REFUSED
@@ -29,6 +29,7 @@ def test_the_model_is_that_of_one_process(tmp_path: Path, sums: str) -> None:
     np.testing.assert_array_equal(found.theta, of_one_process(sums=sums).theta)
     left = [path for path in share.rglob("*.npz") if path.name.startswith(post.REPLY)]
     assert len(left) == len(SITES)  # of the last exchange; the share is no archive
+    assert {one.state for one in study_status(deployed.out).sites.values()} == {"online"}
 
 
 def test_pieces_copies_and_strange_files_are_not_taken_for_messages(tmp_path: Path) -> None:
