@@ -389,6 +389,11 @@ class StudyPlan(StudySettings):
         return "\n".join(lines) + "\n"
 
     @cached_property
+    def layouts(self) -> dict[str, Any]:
+        """The blocks of each phase's numbers that were computed so far, by `questions.blocks_of`."""
+        return {}
+
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the plan's canonical JSON, in hexadecimal."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -416,6 +421,10 @@ class StudyPlan(StudySettings):
 
     def coding(self) -> Coding:
         """Return how rows become numbers; raise if the codebook is not complete."""
+        return self._coding
+
+    @cached_property
+    def _coding(self) -> Coding:
         if self.incomplete:
             raise InvalidInput(f"the codebook of {self.incomplete[0]!r} is not complete; a survey completes it")
         private = self.epsilon is not None

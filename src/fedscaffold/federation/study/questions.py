@@ -105,6 +105,12 @@ def allowed(plan: StudyPlan, phase: str) -> bool:
 
 def blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
     """Return the blocks of numbers of a phase, which follow from the plan alone."""
+    if phase not in plan.layouts:
+        plan.layouts[phase] = _blocks_of(plan, phase)
+    return plan.layouts[phase]
+
+
+def _blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
     name, _, cells = parse_phase(phase)
     if name == "levels":
         open_ones = _open_categories(plan)

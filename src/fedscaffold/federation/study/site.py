@@ -149,6 +149,7 @@ class StudySite:
     store: SiteStore = field(default_factory=MemoryStore)
     invited: str | None = None
     keep_numbers: bool = False
+    _plan: tuple[dict[str, Any], StudyPlan] | None = field(default=None, repr=False)
     _rows: tuple[Any, SiteRows] | None = field(default=None, repr=False)
     _masks: Masks | None = field(default=None, repr=False)
 
@@ -224,7 +225,11 @@ class StudySite:
     def plan(self) -> StudyPlan | None:
         """The plan that the site accepted; None before."""
         found = self.store.load_note(PLAN)
-        return None if found is None else StudyPlan.from_json(found)
+        if found is None:
+            return None
+        if self._plan is None or self._plan[0] != found:
+            self._plan = (found, StudyPlan.from_json(found))
+        return self._plan[1]
 
     def _accept_plan(self, plan: StudyPlan) -> Payload:
         """Accept a plan once; later only one that fills in what the accepted one left open.
@@ -274,7 +279,9 @@ class StudySite:
         plan, told = self.plan, self.store.load_note(ROSTER)
         if plan is None or told is None:
             raise Refusal(RefusalCode.NO_AGREEMENT)
-        roster = Roster(plan.digest, told["keys"])
+        if self._masks is None or self._masks.roster.plan != plan.digest:
+            self._masks = Masks(self.name, self.key, Roster(plan.digest, told["keys"]))
+        roster = self._masks.roster
         if question.plan != plan.digest or question.roster != roster.digest:
             raise Refusal(RefusalCode.OTHER_SETTINGS, "the question is of another plan or roster")
         state = self.store.load_note(STATE) or {"number": -1, "chain": BEGIN, "before": BEGIN}
@@ -294,8 +301,6 @@ class StudySite:
         words, local = self._numbers(plan, question, _local_states(state.get("local", {})))
         blocks = blocks_of(plan, question.phase)
         if plan.sums == "secure":
-            if self._masks is None or self._masks.roster.digest != roster.digest:
-                self._masks = Masks(self.name, self.key, roster)  # a key exchange with every other site
             words = self._masks.mask(words, blocks, chain)
         kept = {"number": question.number, "chain": chain, "before": state["chain"], "local": local}
         self.store.save_note(STATE, {**kept, "reply": _text(words)})
