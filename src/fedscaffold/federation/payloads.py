@@ -40,14 +40,14 @@ Decode = Callable[[Any, int], Array]
 
 
 def plain_vector(value: Any, size: int) -> Array:
-    """A vector that a transport carries as it is."""
+    """Return a vector that the transport carries as an array, or raise."""
     if not isinstance(value, np.ndarray) or value.dtype != np.float64 or value.size != size:
         raise InvalidInput(f"an array of the message must hold {size} numbers in float64, got {shown(value)}")
     return value.reshape(-1)
 
 
 def pack_request(request: TrainRequest) -> Payload:
-    """A request as values and arrays."""
+    """Return a request as values and arrays."""
     values = {
         "version": VERSION,
         "config": request.config.to_json(),
@@ -75,14 +75,14 @@ def pack_request(request: TrainRequest) -> Payload:
 def unpack_request(
     payload: Payload, methods: Sequence[type[Method]] = (), decode: Decode = plain_vector
 ) -> TrainRequest:
-    """The request that was packed; `InvalidInput` names the first field that is wrong.
+    """Return the request in a payload; raise `InvalidInput` with the name of the first wrong field.
 
     Parameters
     ----------
     payload
-        What arrived.
+        The payload that arrived.
     methods
-        Classes of methods that this node knows besides the library's and those of installed packages.
+        Classes of methods that this node knows in addition to the library's and to installed packages'.
     decode
         decode(value, d) → a vector of d numbers, from the form in which the transport has it.
     """
@@ -112,7 +112,7 @@ def unpack_request(
 
 
 def pack_reply(reply: Reply) -> Payload:
-    """A client's reply as values and arrays."""
+    """Return a client's reply as values and arrays."""
     values: dict[str, Any] = {"version": VERSION, "client": reply.client}
     if isinstance(reply, ClientRefused):
         return Payload({**values, "kind": "refused", "code": str(reply.code)})
@@ -128,10 +128,10 @@ def pack_reply(reply: Reply) -> Payload:
 
 
 def unpack_reply(payload: Payload, request: TrainRequest, decode: Decode = plain_vector) -> Reply:
-    """The reply that was packed; `InvalidInput` names the first field that is wrong.
+    """Return the reply in a payload; raise `InvalidInput` with the name of the first wrong field.
 
-    Whether it fits the request is for `server.checks` to say, except for the length of the vector, of which no
-    number is read unless it is right.
+    `server.checks` compares it with the request, except for the length of the vector, which is checked before any
+    number is read.
     """
     fields = _fields(payload, "its reply")
     _check_version(fields, "the client")
@@ -161,7 +161,7 @@ def unpack_reply(payload: Payload, request: TrainRequest, decode: Decode = plain
 
 
 def pack_hello(hello: ClientHello | ClientRefused) -> Payload:
-    """A client's introduction, or why it gives none, as values."""
+    """Return a client's introduction, or its refusal, as values."""
     if isinstance(hello, ClientRefused):
         return pack_reply(hello)
     values: dict[str, Any] = {"version": VERSION, "kind": "hello", "client": hello.client, "dim": hello.dim}
@@ -169,7 +169,7 @@ def pack_hello(hello: ClientHello | ClientRefused) -> Payload:
 
 
 def unpack_hello(payload: Payload) -> ClientHello | ClientRefused:
-    """The introduction that was packed; `InvalidInput` names the first field that is wrong."""
+    """Return the introduction in a payload; raise `InvalidInput` with the name of the first wrong field."""
     fields = _fields(payload, "its introduction")
     _check_version(fields, "the client")
     client = fields.integer("client", least=0, most=MOST_CLIENTS)
@@ -184,7 +184,7 @@ def unpack_hello(payload: Payload) -> ClientHello | ClientRefused:
 
 
 class _Arrays:
-    """The arrays of a message, each of `dim` numbers, all finite unless the checks of the server are to say so."""
+    """The arrays of a message, each of `dim` numbers; states must be finite, vectors are for `server.checks`."""
 
     def __init__(self, arrays: Mapping[str, Any], decode: Decode, dim: int) -> None:
         self.arrays, self.decode, self.dim = arrays, decode, dim
@@ -205,7 +205,7 @@ class _Arrays:
 
 
 def _refusal_code(text: str) -> RefusalCode:
-    """The code of that name; a site of a later version may give reasons that are not known here."""
+    """Return the code of that name; a site of a later version may have codes that this one does not know."""
     return RefusalCode(text) if text in set(RefusalCode) else RefusalCode.INTERNAL
 
 

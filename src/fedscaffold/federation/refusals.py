@@ -1,19 +1,15 @@
-"""Why a site refuses a request: a code, which is all that leaves the site, and what the code means.
+"""Reasons why a site rejects a request: only a code leaves the site.
 
 The full text of an error may hold values of the site's table. It stays at the site, in its log.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
-from typing import TypeVar
 
-from fedscaffold.core.errors import FedScaffoldError, InvalidInput
-
-T = TypeVar("T")
+from fedscaffold.core.errors import FedScaffoldError
 
 
 class RefusalCode(StrEnum):
-    """Reasons that a site gives; `MEANING` says what each means.
+    """Codes of the reasons; `MEANING` has a sentence for each.
 
     Examples
     --------
@@ -92,14 +88,14 @@ MEANING = {
 
 
 class Refusal(FedScaffoldError):
-    """A request that a site refuses: a code for the server, and a text that stays at the site.
+    """The error of a request that a site rejects: a code for the server, and a text that stays at the site.
 
     Parameters
     ----------
     code
-        What the server is told.
+        The code that the server receives.
     text
-        What the site's log says; the meaning of the code by default.
+        The text for the site's log; the meaning of the code by default.
 
     Examples
     --------
@@ -111,11 +107,3 @@ class Refusal(FedScaffoldError):
     def __init__(self, code: RefusalCode, text: str | None = None) -> None:
         super().__init__(MEANING[code] if text is None else text)
         self.code = code
-
-
-def parsed(read: Callable[[], T]) -> T:
-    """What a part of a request holds; a text about what is invalid in it becomes a refusal."""
-    try:
-        return read()
-    except InvalidInput as error:
-        raise Refusal(RefusalCode.BAD_REQUEST, str(error)) from None

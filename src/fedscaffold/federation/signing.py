@@ -39,7 +39,7 @@ def make_signing_key(path: Path) -> str:
 
 
 class Signer:
-    """Signs requests of a coordinator.
+    """The coordinator's key, which signs its requests.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a site answers to a message, whatever goes wrong: texts stay at the site, a code leaves it."""
+"""A site's answers to messages; after any error the text stays at the site, and a code leaves it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -27,20 +27,20 @@ from fedscaffold.federation.refusals import Refusal, RefusalCode
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """What a transport knows about the site that it speaks for; each part is asked for when it is needed.
+    """A site as its transport knows it; each part is a function that is called when the part is needed.
 
     Parameters
     ----------
     client
-        () → the index of the client that this site is.
+        () → the index of this site's client.
     task
-        () → what it trains; reads the site's data.
+        () → its task; reads the site's data.
     state_dir
         () → the site's folder.
     policy
-        () → what the site allows.
+        () → the site's policy.
     methods
-        Classes of methods that the site knows besides the library's and those of installed packages.
+        Classes of methods that the site knows in addition to the library's and to installed packages'.
     """
 
     client: Callable[[], int]
@@ -51,7 +51,7 @@ class Site:
 
 
 def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = plain_vector) -> Payload:
-    """The reply to a request, which `read` takes out of the transport's message."""
+    """Return the reply to a request, which `read` takes out of the transport's message."""
 
     def answer() -> Reply:
         policy = _load_policy(site)
@@ -69,7 +69,7 @@ def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = pla
 
 
 def answer_hello(site: Site) -> Payload:
-    """The reply to a greeting: which client the site is, its number of parameters and, if it tells, of rows."""
+    """Return the reply to a greeting: the client's index, its number of parameters and, if allowed, of rows."""
 
     def answer() -> ClientHello:
         client, policy = site.client(), _load_policy(site)
@@ -82,15 +82,15 @@ def answer_hello(site: Site) -> Payload:
 
 
 def _or_code(answer: Callable[[], Any], site: Site) -> Any:
-    """The answer, or the code of what went wrong, whose text goes to the site's log."""
+    """Return the answer, or a code after an error, whose text goes to the site's log."""
     try:
         return answer()
     except Refusal as refusal:
         code, text = refusal.code, str(refusal)
-    except Exception as error:  # whatever it is, its text may hold values of the site's table
+    except Exception as error:  # its text may hold values of the site's table
         LOG.exception("the site's app failed")
         code, text = RefusalCode.INTERNAL, str(error)
-    LOG.error("refused (%s): %s", code, text)
+    LOG.error("request rejected (%s): %s", code, text)
     _note(site, code, text)
     return ClientRefused(client=_client_or_zero(site), code=code)
 
@@ -114,7 +114,7 @@ def _load_policy(site: Site) -> SitePolicy:
 
 
 def _load_task(site: Site) -> LocalTask:
-    """The site's task; everything that goes wrong while its data are read has one code."""
+    """Return the site's task; all errors while its data are read have one code."""
     try:
         return site.task()
     except Refusal:
@@ -125,7 +125,7 @@ def _load_task(site: Site) -> LocalTask:
 
 
 def _refuse_as(code: RefusalCode, part: Callable[[], Any]) -> Any:
-    """What a part of the answer returns; a text about what is invalid in it becomes a refusal."""
+    """Return a part of the answer; turn `InvalidInput` into a `Refusal`."""
     try:
         return part()
     except UnknownMethod as error:

@@ -1,4 +1,4 @@
-"""The server's state between rounds: the method's server state, and whose update of which round was counted."""
+"""The server's state between rounds: the method's server state, and the last counted round of each client."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Ledger(NamedTuple):
         (n_clients,): the last round since the last reset in which a client's update was counted, or NEVER.
     counted_scale
         (n_clients,): by how much that update was shortened, 1 if it was not, RESTATED if another vector counted
-        instead, so that the client has to be told its state.
+        instead, so that the server sends the client its state.
     earlier_states
         The server states after those rounds of `last_counted` that are not the latest, by round.
     histories
@@ -40,7 +40,7 @@ class Ledger(NamedTuple):
     first_distance
         The usual ‖sent − θ‖ of the first round, 0 before it; see `checks`.
     spread
-        How far a usual control variate moves a client in a round, 0 where the server does not know them.
+        How far a usual control variate moves a client in a round, 0 if the server does not know control variates.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class Ledger(NamedTuple):
 
 
 def initial_ledger(config: RunConfig, theta: Array, run: str | None = None) -> Ledger:
-    """The server's state before the first round.
+    """Return the server's state before the first round.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def train_request(
     mean_gradient: Array | None = None,
     return_state: bool = False,
 ) -> TrainRequest:
-    """The request for local steps from θ.
+    """Return the request for local steps from θ.
 
     A client whose update was not counted in the latest round also receives the server state after the last round
     in which it was, since the method's rule for the client state needs it; unless it receives its state itself.
@@ -163,7 +163,7 @@ def train_request(
 
 
 def gradient_request(config: RunConfig, ledger: Ledger, client: int) -> TrainRequest:
-    """The request for the gradient at θ, for methods that exchange gradients before local steps."""
+    """Return the request for the gradient at θ, for methods that exchange gradients before local steps."""
     return TrainRequest(
         config=config, run=ledger.run, history=ledger.history, client=client, resets=ledger.resets,
         round=ledger.round, server=ledger.server, phase="gradient",
@@ -171,7 +171,7 @@ def gradient_request(config: RunConfig, ledger: Ledger, client: int) -> TrainReq
 
 
 def weighted_mean(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, Array]:
-    """Σ w_c v_c over the clients that sent a vector, with weights scaled to sum to one, and their weight's share.
+    """Return Σ w_c v_c over the clients that sent a vector, weights scaled to sum to one, and their share.
 
     Shapes (1, dim) and (1,). The order of additions is the simulator's.
     """
@@ -185,13 +185,13 @@ def weighted_mean(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, 
 
 
 def aggregate(config: RunConfig, ledger: Ledger, counted: Mapping[int, Array], weights: Array) -> Any:
-    """The method's server state after a round that counts these vectors."""
+    """Return the method's server state after a round that counts these vectors."""
     mean, share = weighted_mean(counted, weights)
     return config.method_at(ledger.round).aggregate(ledger.server, mean, share)
 
 
 def stack_states(states: Sequence[Any]) -> Any:
-    """Client states, arrays (1, 1, dim) each, as those of one block, arrays (1, n, dim)."""
+    """Return client states, arrays (1, 1, dim) each, as one block, arrays (1, n, dim)."""
     return type(states[0])(*(np.concatenate(parts, axis=1) for parts in zip(*states, strict=True)))
 
 
@@ -206,10 +206,10 @@ def close_round(
     spread: float,
     limit: float,
 ) -> Ledger:
-    """The ledger one round later; raises `Diverged` when θ leaves the limit.
+    """Return the ledger one round later; raise `Diverged` if θ leaves the limit.
 
-    Clients whose updates do not count keep their state, as those outside a cohort do, so that Σ w_c ξ_c = 0 all
-    the same.
+    Clients whose updates do not count keep their state, as clients outside a cohort do, so that Σ w_c ξ_c
+    stays 0.
 
     Parameters
     ----------
@@ -218,11 +218,11 @@ def close_round(
     ledger
         The server's state before the round.
     counted
-        The vectors that count, by client, as short as they count.
+        The vectors that count, by client, already shortened.
     weights
         The clients' weights, shape (n_clients,).
     scales
-        By how much each of those was shortened, where it was, or RESTATED.
+        By how much shortened vectors were shortened, or RESTATED.
     distance
         The usual ‖sent − θ‖ of this round.
     spread
@@ -240,7 +240,7 @@ def close_round(
 
 
 def next_ledger(config: RunConfig, ledger: Ledger, server: Any, scales: Mapping[int, float]) -> Ledger:
-    """The ledger after a round that led to this server state, in which these clients' updates counted so much."""
+    """Return the ledger after a round that led to this server state and counted updates at these scales."""
     clients = list(scales)
     last_counted, counted_scale = ledger.last_counted.copy(), ledger.counted_scale.copy()
     last_counted[clients] = ledger.round
@@ -262,7 +262,7 @@ def next_ledger(config: RunConfig, ledger: Ledger, server: Any, scales: Mapping[
 
 
 def reset_client_states(config: RunConfig, ledger: Ledger) -> Ledger:
-    """The ledger after all client states were reset to 0, which keeps Σ w_c ξ_c = 0; θ stays.
+    """Return the ledger after a reset of all client states to 0, which keeps Σ w_c ξ_c = 0; θ stays.
 
     The clients have to learn their control variates again, which takes some rounds, as at the start of the run.
     """
