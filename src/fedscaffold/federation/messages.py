@@ -14,6 +14,7 @@ from fedscaffold.federation.run_config import RunConfig
 
 NEVER = -1  # in place of the number of a round
 RESTATED = 0.0  # in place of a scale: another vector counted, and the server sends the client its new state
+PLACE = ("client", "run", "history", "resets", "round")  # fields that a reply repeats from its request
 Phase = Literal["train", "gradient"]
 LossReason = Literal["missing", "other-history"]
 
@@ -204,6 +205,11 @@ class ClientHello:
     client: int
     dim: int
     n_rows: int | None = None
+
+
+def place_of(message: TrainRequest | ClientUpdate | StateLost) -> dict[str, Any]:
+    """Return the fields of a request that its reply repeats."""
+    return {name: getattr(message, name) for name in PLACE}
 
 
 def shorten(sent: Array, theta: Array, scale: float) -> Array:

@@ -19,7 +19,8 @@ from fedscaffold.federation.messages import (
     Reply,
     StateLost,
     TrainRequest,
-)
+    place_of,
+)  # fmt: skip
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.run_config import MOST_CLIENTS, MOST_DIM, RunConfig
 
@@ -86,8 +87,7 @@ def unpack_request(
     decode
         decode(value, d) → a vector of d numbers, from the form in which the transport has it.
     """
-    fields = _fields(payload, "the request")
-    _check_version(fields, "the server")
+    fields = _fields(payload, "the request", "the server")
     config = RunConfig.from_json(fields.text("config", longest=LONGEST_CONFIG), methods)
     round = fields.integer("round", least=0)
     counted = fields.integer("last-counted", least=NEVER, most=round - 1)
@@ -113,17 +113,15 @@ def unpack_request(
 
 def pack_reply(reply: Reply) -> Payload:
     """Return a client's reply as values and arrays."""
-    values: dict[str, Any] = {"version": VERSION, "client": reply.client}
     if isinstance(reply, ClientRefused):
-        return Payload({**values, "kind": "refused", "code": str(reply.code)})
+        return Payload({"version": VERSION, "client": reply.client, "kind": "refused", "code": str(reply.code)})
     if isinstance(reply, StateLost):
-        return Payload({**values, **_place(reply), "kind": "state-lost", "reason": reply.reason})
+        return Payload({"version": VERSION, **place_of(reply), "kind": "state-lost", "reason": reply.reason})
     if isinstance(reply, ClientUpdate):
-        values |= {**_place(reply), "kind": "update", "phase": reply.phase}
-        if reply.n_rows is not None:
-            values["rows"] = reply.n_rows
+        values = {"version": VERSION, **place_of(reply), "kind": "update", "phase": reply.phase}
+        rows = {} if reply.n_rows is None else {"rows": reply.n_rows}
         state = {} if reply.client_state is None else _named(CLIENT_STATE, reply.client_state)
-        return Payload(values, {VECTOR: reply.vector, **state})
+        return Payload(values | rows, {VECTOR: reply.vector, **state})
     raise TypeError(f"a client does not send {type(reply).__name__}")
 
 
@@ -133,13 +131,11 @@ def unpack_reply(payload: Payload, request: TrainRequest, decode: Decode = plain
     `server.checks` compares it with the request, except for the length of the vector, which is checked before any
     number is read.
     """
-    fields = _fields(payload, "its reply")
-    _check_version(fields, "the client")
+    fields = _fields(payload, "its reply", "the client")
     client = fields.integer("client", least=0, most=MOST_CLIENTS)
     kind = fields.choice("kind", "update", "state-lost", "refused")
     if kind == "refused":
-        code = fields.text("code", longest=64)
-        return ClientRefused(client=client, code=_refusal_code(code))
+        return ClientRefused(client=client, code=_refusal_code(fields))
     place: dict[str, Any] = {
         "client": client,
         "run": fields.text("run", pattern=RUN_PATTERN),
@@ -170,12 +166,10 @@ def pack_hello(hello: ClientHello | ClientRefused) -> Payload:
 
 def unpack_hello(payload: Payload) -> ClientHello | ClientRefused:
     """Return the introduction in a payload; raise `InvalidInput` with the name of the first wrong field."""
-    fields = _fields(payload, "its introduction")
-    _check_version(fields, "the client")
+    fields = _fields(payload, "its introduction", "the client")
     client = fields.integer("client", least=0, most=MOST_CLIENTS)
     if fields.choice("kind", "hello", "refused") == "refused":
-        code = fields.text("code", longest=64)
-        return ClientRefused(client=client, code=_refusal_code(code))
+        return ClientRefused(client=client, code=_refusal_code(fields))
     return ClientHello(
         client=client,
         dim=fields.integer("dim", least=1, most=MOST_DIM),
@@ -204,26 +198,22 @@ class _Arrays:
         return kind(*(vector.reshape(shape) for vector in vectors))
 
 
-def _refusal_code(text: str) -> RefusalCode:
-    """Return the code of that name; a site of a later version may have codes that this one does not know."""
+def _refusal_code(fields: Fields) -> RefusalCode:
+    """Return the code in a reply; a site of a later version may have codes that this one does not know."""
+    text = fields.text("code", longest=64)
     return RefusalCode(text) if text in set(RefusalCode) else RefusalCode.INTERNAL
 
 
-def _fields(payload: Payload, source: str) -> Fields:
-    return Fields(dict(payload.values), source)
-
-
-def _check_version(fields: Fields, sender: str) -> None:
+def _fields(payload: Payload, source: str, sender: str) -> Fields:
+    """Return the values of a message; raise if the sender has another version of the messages."""
+    fields = Fields(dict(payload.values), source)
     version = fields.value("version")
     if not isinstance(version, int) or version != VERSION:
         raise InvalidInput(
             f"{sender} has version {shown(version)} of the messages, this side version {VERSION}; install the "
             "same version of fedscaffold on both"
         )
-
-
-def _place(reply: ClientUpdate | StateLost) -> dict[str, Any]:
-    return {name: getattr(reply, name) for name in ("run", "history", "resets", "round")}
+    return fields
 
 
 def _named(prefix: str, state: Any) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from fedscaffold.simulation.rounds import round_info
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_DIM = 2**40
+INVALID = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, MemoryError, RecursionError)
 MOST_CLIENTS = 10**7  # arrays with a number per client are made before anything else is known of a run
 
 
@@ -165,8 +166,10 @@ class RunConfig:
             "seed": self.seed,
             "batches": dataclasses.asdict(self.batches),
             **({"schedule": self.schedule} if self.schedule else {}),
-            **({} if self.privacy is None else {"privacy": _privacy_values(self.privacy)}),
         }
+        if self.privacy is not None:
+            level = {"level": "client"} if isinstance(self.privacy, ClientLevel) else {}
+            found["privacy"] = {**level, **dataclasses.asdict(self.privacy)}
         return json.dumps(found, sort_keys=True, allow_nan=False, default=plain_number)
 
     @staticmethod
@@ -197,42 +200,25 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
         )  # fmt: skip
     except InvalidInput:
         raise
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        ArithmeticError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except INVALID as error:
         raise InvalidInput(
             f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
             "clients have the same version of fedscaffold?"
         ) from None
 
 
-def _privacy_values(privacy: Privacy) -> dict[str, Any]:
-    level = {"level": "client"} if isinstance(privacy, ClientLevel) else {}
-    return {**level, **dataclasses.asdict(privacy)}
-
-
 def _privacy(values: dict[str, Any]) -> Privacy:
-    """Return the clipping and noise that `_privacy_values` described."""
     level = values.pop("level", "record")
     return (ClientLevel if level == "client" else RecordLevel)(**values)
 
 
 def _schedule(items: Any) -> tuple[tuple[int, float, int], ...]:
     """Return changes of step size and local steps after checks, in ascending order of rounds."""
-    found = tuple(
-        (
-            whole_number("round", round, least=0),
-            positive("step_size", gamma),
-            whole_number("local_steps", steps, least=1),
-        )
-        for round, gamma, steps in items
-    )
-    if [change[0] for change in found] != sorted({change[0] for change in found}):
+    found = [
+        (whole_number("round", t, least=0), positive("step_size", gamma), whole_number("local_steps", h, least=1))
+        for t, gamma, h in items
+    ]
+    rounds = [change[0] for change in found]
+    if rounds != sorted(set(rounds)):
         raise InvalidInput("the rounds of a schedule must ascend")
-    return found
+    return tuple(found)

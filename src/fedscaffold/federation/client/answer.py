@@ -14,14 +14,7 @@ from fedscaffold.federation.client.task import LocalTask
 from fedscaffold.federation.known_methods import UnknownMethod
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import ClientHello, ClientRefused, Reply
-from fedscaffold.federation.payloads import (
-    Decode,
-    Payload,
-    pack_hello,
-    pack_reply,
-    plain_vector,
-    unpack_request,
-)
+from fedscaffold.federation.payloads import Decode, Payload, pack_hello, pack_reply, plain_vector, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 
 
@@ -54,7 +47,7 @@ def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = pla
     """Return the reply to a request, which `read` takes out of the transport's message."""
 
     def answer() -> Reply:
-        policy = _load_policy(site)
+        policy = _refuse_as(RefusalCode.POLICY_FILE, site.policy)
         request = _refuse_as(RefusalCode.BAD_REQUEST, lambda: unpack_request(read(), site.methods, decode))
         if request.client != site.client():
             raise Refusal(
@@ -62,7 +55,7 @@ def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = pla
                 f"this node is client {site.client()}, but the request is for client {request.client}",
             )
         policy.check_request(request)
-        folder = site.state_dir()
+        folder = site.state_dir()  # before the data are read
         return handle_request(request, _load_task(site), folder, policy)
 
     return pack_reply(_or_code(answer, site))
@@ -72,7 +65,7 @@ def answer_hello(site: Site) -> Payload:
     """Return the reply to a greeting: the client's index, its number of parameters and, if allowed, of rows."""
 
     def answer() -> ClientHello:
-        client, policy = site.client(), _load_policy(site)
+        client, policy = site.client(), _refuse_as(RefusalCode.POLICY_FILE, site.policy)
         task = _load_task(site)
         if policy.keep_back:
             task = policy.usable(task, SiteFolder(site.state_dir()).secret)
@@ -91,26 +84,15 @@ def _or_code(answer: Callable[[], Any], site: Site) -> Any:
         LOG.exception("the site's app failed")
         code, text = RefusalCode.INTERNAL, str(error)
     LOG.error("request rejected (%s): %s", code, text)
-    _note(site, code, text)
-    return ClientRefused(client=_client_or_zero(site), code=code)
-
-
-def _note(site: Site, code: RefusalCode, text: str) -> None:
     try:
         SiteFolder(site.state_dir()).audit.write("refused", code=str(code), text=text)
     except (FedScaffoldError, OSError) as failed:  # a full disk, or no folder at all
         LOG.error("this could not be written to the site's audit log: %s", failed)
-
-
-def _client_or_zero(site: Site) -> int:
     try:
-        return site.client()
+        client = site.client()
     except Refusal:
-        return 0
-
-
-def _load_policy(site: Site) -> SitePolicy:
-    return _refuse_as(RefusalCode.POLICY_FILE, site.policy)
+        client = 0
+    return ClientRefused(client=client, code=code)
 
 
 def _load_task(site: Site) -> LocalTask:

@@ -16,7 +16,7 @@ from fedscaffold.federation.client.state import (
     SentGradient,
     StoredClientState,
     initial_stored_state,
-)
+)  # fmt: skip
 from fedscaffold.federation.history import HISTORY_PATTERN
 from fedscaffold.federation.log import LOG, AuditLog
 from fedscaffold.federation.messages import NEVER, TrainRequest
@@ -105,17 +105,7 @@ class SiteFolder:
 
 
 class ClientStateFile:
-    """The file of one client in one run; one of another run or client, or a damaged one, is put aside.
-
-    Parameters
-    ----------
-    path
-        The file.
-    request
-        The request to answer, which identifies the run and the client of the file.
-    audit
-        The site's log.
-    """
+    """The file of the client and the run of a request; a damaged one, or one of another run, is put aside."""
 
     def __init__(self, path: Path, request: TrainRequest, audit: AuditLog) -> None:
         self.path, self.request, self.audit = path, request, audit

@@ -56,7 +56,7 @@ class SitePolicy:
         "secret": which records a batch holds depends on a secret of the site, so that the server cannot know it.
         "seed": on the run's seed, as in a simulation, so that a federated run can be compared with one.
     changed_data
-        What to do if the data have changed since the site joined a run: "refuse" its requests, or "warn" in the
+        After a change of the data since the site joined a run, "refuse" its requests, or "warn" in the
         site's log.
     epsilon, delta
         A privacy budget for all runs together: only requests with noise are answered, their cost is recorded in

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from fedscaffold.federation.client.state import (
 from fedscaffold.federation.client.store import SiteStore, StateFile
 from fedscaffold.federation.client.task import HasFingerprint, LocalTask, OpensPrivately
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest
+from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest, place_of
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.simulation.block import Block, open_block
 
@@ -107,15 +106,15 @@ def handle_request(
             try:
                 stored = reconcile(stored, request)
             except LostState as lost:
-                site.audit.write("state-lost", reason=lost.reason, **_place(request))
-                return StateLost(**_place(request), reason=lost.reason)
+                site.audit.write("state-lost", reason=lost.reason, **place_of(request))
+                return StateLost(**place_of(request), reason=lost.reason)
             paid = partial(pay, request, task.n_rows, site, policy)
             vector = _local_steps(request, task, seed, stored, file, policy, paid)
     flat = np.ascontiguousarray(vector[0, 0], dtype=np.float64)
-    site.audit.write("answered", phase=request.phase, sha256=_digest(flat), numbers=flat.size, **_place(request))
+    place = {**place_of(request), "phase": request.phase}
+    site.audit.write("answered", **place, sha256=_digest(flat), numbers=flat.size)
     return ClientUpdate(
-        **_place(request),
-        phase=request.phase,
+        **place,
         vector=flat,
         n_rows=task.n_rows if policy.tell_rows else None,
         client_state=stored.client_state if request.return_state and policy.tell_state else None,
@@ -214,10 +213,6 @@ def _check_data(stored: StoredClientState, data: str, policy: SitePolicy, site: 
     if policy.changed_data == "refuse":
         raise Refusal(RefusalCode.DATA_CHANGED, f"{text}; restore them, or start a new run")
     LOG.warning(text)
-
-
-def _place(request: TrainRequest) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in ("client", "run", "history", "resets", "round")}
 
 
 def _digest(vector: Array) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.federation.messages import ClientUpdate, TrainRequest, shorten
+from fedscaffold.federation.messages import PLACE, ClientUpdate, TrainRequest, shorten
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.ledger import Ledger, aggregate, stack_states
 
@@ -24,7 +24,7 @@ TINY = float(np.finfo(np.float64).tiny)
 
 def malformed(request: TrainRequest, update: ClientUpdate) -> str | None:
     """Return the error of an update by itself, as the end of a sentence; None if it has none."""
-    for name in ("client", "run", "history", "resets", "round", "phase"):
+    for name in (*PLACE, "phase"):
         asked, found = getattr(request, name), getattr(update, name)
         if asked != found:
             return f"it is for {name} {found}, but the request was for {name} {asked}"
@@ -111,15 +111,7 @@ def check_states(
     The vector that counts is the one that puts the client state at the limit. A shorter update
     alone would not do: a control variate that grew while all were long, as in a first round far from the optimum,
     would stay as it is once the others have come to terms with it.
-
-    Parameters
-    ----------
-    config, ledger, weights, outlier_factor
-        As in `run_round`.
-    sent
-        The updates, by client, shortened by `check_lengths` already.
-    states
-        The client states before the round; clients whose state is not known are left out.
+    `sent` are the updates that `check_lengths` shortened, `states` the known client states before the round.
     """
     clients = [client for client in sorted(sent) if states.get(client) is not None]
     if outlier_factor is None or not config.has_client_state or not clients:
@@ -143,7 +135,7 @@ def check_states(
         for rows in few_rows(len(clients), config.dim):
             new[rows] = implied(clients[rows])
             slope = float(np.maximum(slope, np.abs(implied(clients[rows], 1.0) - new[rows]).max()))
-        spread = usual_distance(new, w, w @ new / w.sum()) / slope
+        spread = weighted_quantile(distances(new, w @ new / w.sum()), w, 0.75) / slope
         least = LEAST_OF_FIRST * ledger.first_distance * slope
         long = excess(new, w, STATES_DIFFER * outlier_factor, least=least)
         if not long:
@@ -194,11 +186,6 @@ def excess(states: Array, weights: Array, factor: float, *, least: float) -> dic
             share = float(limit / distance)
             found[row] = share, (1.0 - share) * (mean - states[row])
     return found
-
-
-def usual_distance(states: Array, weights: Array, mean: Array) -> float:
-    """Return the distance from the mean beyond which at most a quarter of the weight is."""
-    return weighted_quantile(distances(states, mean), weights, 0.75)
 
 
 def distances(states: Array, mean: Array) -> Array:

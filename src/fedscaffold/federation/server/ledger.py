@@ -87,21 +87,13 @@ def initial_ledger(config: RunConfig, theta: Array, run: str | None = None) -> L
     >>> initial_ledger(config, np.zeros(2)).server.theta
     array([[0., 0.]])
     """
-    never = np.full(config.n_clients, NEVER, dtype=np.int64)
     identity = new_run_id() if run is None else run
     return Ledger(
-        run=identity,
-        history=initial_history(identity, config, theta),
-        round=0,
-        resets=0,
+        run=identity, history=initial_history(identity, config, theta), round=0, resets=0,
         server=config.method.init_server(theta[None, :].copy()),
-        last_counted=never,
-        counted_scale=np.ones(config.n_clients),
-        earlier_states={},
-        histories={},
-        first_distance=0.0,
-        spread=0.0,
-    )
+        last_counted=np.full(config.n_clients, NEVER, dtype=np.int64), counted_scale=np.ones(config.n_clients),
+        earlier_states={}, histories={}, first_distance=0.0, spread=0.0,
+    )  # fmt: skip
 
 
 def train_request(
@@ -145,21 +137,13 @@ def train_request(
     counted = int(ledger.last_counted[client])
     latest = counted in (NEVER, ledger.round - 1) or not config.has_client_state
     return TrainRequest(
-        config=config,
-        run=ledger.run,
-        history=ledger.history,
-        client=client,
-        resets=ledger.resets,
-        round=ledger.round,
-        server=ledger.server,
-        last_counted=counted,
+        config=config, run=ledger.run, history=ledger.history, client=client, resets=ledger.resets,
+        round=ledger.round, server=ledger.server, last_counted=counted,
         counted_history=None if counted == NEVER else ledger.histories[counted],
         counted_scale=float(ledger.counted_scale[client]),
         server_after=None if latest or client_state is not None else ledger.earlier_states[counted],
-        client_state=client_state,
-        mean_gradient=mean_gradient,
-        return_state=return_state,
-    )
+        client_state=client_state, mean_gradient=mean_gradient, return_state=return_state,
+    )  # fmt: skip
 
 
 def gradient_request(config: RunConfig, ledger: Ledger, client: int) -> TrainRequest:
@@ -208,43 +192,19 @@ def close_round(
 ) -> Ledger:
     """Return the ledger one round later; raise `Diverged` if θ leaves the limit.
 
-    Clients whose updates do not count keep their state, as clients outside a cohort do, so that Σ w_c ξ_c
-    stays 0.
-
-    Parameters
-    ----------
-    config
-        The run's configuration.
-    ledger
-        The server's state before the round.
-    counted
-        The vectors that count, by client, already shortened.
-    weights
-        The clients' weights, shape (n_clients,).
-    scales
-        By how much shortened vectors were shortened, or RESTATED.
-    distance
-        The usual ‖sent − θ‖ of this round.
-    spread
-        How far a usual control variate moves a client in a round.
-    limit
-        The absolute value of θ's entries beyond which the run counts as diverged.
+    `counted` has the vectors that count, already shortened, `scales` the scales of shortened ones, or RESTATED;
+    `distance` and `spread` come from `checks`, and `limit` bounds the entries of θ. Clients whose updates do not
+    count keep their state, as clients outside a cohort do, so that Σ w_c ξ_c stays 0.
     """
     server = aggregate(config, ledger, counted, weights)
     if has_diverged(server, limit):
         sizes = [WorstClient(float(np.abs(vector).max()), client) for client, vector in sorted(counted.items())]
         worst = max(sizes, key=lambda client: client.size)
         raise diverged(config.method_at(ledger.round), ledger.round + 1, worst)
-    after = next_ledger(config, ledger, server, {client: scales.get(client, 1.0) for client in sorted(counted)})
-    return after._replace(first_distance=ledger.first_distance or distance, spread=spread)
-
-
-def next_ledger(config: RunConfig, ledger: Ledger, server: Any, scales: Mapping[int, float]) -> Ledger:
-    """Return the ledger after a round that led to this server state and counted updates at these scales."""
-    clients = list(scales)
+    clients = sorted(counted)
     last_counted, counted_scale = ledger.last_counted.copy(), ledger.counted_scale.copy()
     last_counted[clients] = ledger.round
-    counted_scale[clients] = list(scales.values())
+    counted_scale[clients] = [scales.get(client, 1.0) for client in clients]
     history = extend_history(ledger.history, ledger.round, server)
     states = {**ledger.earlier_states, ledger.round - 1: ledger.server}
     histories = {**ledger.histories, ledger.round: history}
@@ -258,6 +218,8 @@ def next_ledger(config: RunConfig, ledger: Ledger, server: Any, scales: Mapping[
         counted_scale=counted_scale,
         earlier_states={round: states[round] for round in sorted(needed)},
         histories={round: histories[round] for round in sorted(referred)},
+        first_distance=ledger.first_distance or distance,
+        spread=spread,
     )
 
 

@@ -18,7 +18,7 @@ from fedscaffold.federation.messages import (
     StateLost,
     TrainRequest,
     shorten,
-)
+)  # fmt: skip
 from fedscaffold.federation.refusals import MEANING, RefusalCode
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server import checks
@@ -30,7 +30,7 @@ from fedscaffold.federation.server.ledger import (
     reset_client_states,
     train_request,
     weighted_mean,
-)
+)  # fmt: skip
 from fedscaffold.federation.server.rules import RoundRules, TooFewClients
 
 SendRequests = Callable[[Sequence[TrainRequest]], Iterable[Reply]]
@@ -155,7 +155,8 @@ def run_round(
         round.ledger = reset_client_states(config, round.ledger)
         without_backup = round.collect_updates(cohort, mean_gradient)
     found = {client: update.vector for client, update in round.found.items()}
-    states = backup.load_all(config, round.ledger, found) | round.returned_states()
+    states = backup.load_all(config, round.ledger, found)
+    states |= {client: u.client_state for client, u in round.found.items() if u.client_state is not None}
     theta, scales = round.ledger.server.theta[0], round.lengths.scales
     counted = {client: shorten(vector, theta, scales.get(client, 1.0)) for client, vector in found.items()}
     limited = checks.check_states(config, round.ledger, counted, states, weights, rules.outlier_factor)
@@ -249,12 +250,8 @@ class _Round:
                 return dict(sorted(gradients.items()))
             failures = self._count_failure(cohort, failures)
 
-    def returned_states(self) -> dict[int, Any]:
-        """Return client states before the round, of clients that sent them."""
-        return {client: u.client_state for client, u in self.found.items() if u.client_state is not None}
-
     def _enter(self, reply: Reply, requests: Mapping[int, TrainRequest]) -> None:
-        """Add an update to `found`, or the reason why there is none to `refused`."""
+        """Keep an update, or the reason why there is none."""
         client = reply.client
         if client not in requests or isinstance(reply, StateLost):
             return

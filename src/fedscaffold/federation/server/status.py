@@ -84,10 +84,9 @@ def run_status(folder: str | os.PathLike[str]) -> RunStatus:
     'killed'
     """
     path = Path(folder).expanduser()
-    log = AuditLog(path / "audit.jsonl")
     facts: dict[str, Any] = {}
     newest: dict[str, Any] = {}
-    for entry in log.read():
+    for entry in AuditLog(path / "audit.jsonl").read():
         if entry.get("event") not in STATES:
             continue
         newest = entry
@@ -100,18 +99,12 @@ def run_status(folder: str | os.PathLike[str]) -> RunStatus:
     if state == "running" and not is_locked(path / LOCK):
         state = "killed"
     return RunStatus(
-        name=str(facts["name"]),
-        run=str(facts["run"]),
-        state=state,
-        round=int(facts["round"]),
-        resets=int(facts.get("resets", 0)),
-        counted=tuple(facts.get("counted") or ()),
-        refused=dict(facts.get("refused") or {}),
-        shortened=dict(facts.get("shortened") or {}),
-        limited=dict(facts.get("limited") or {}),
+        name=str(facts["name"]), run=str(facts["run"]), state=state, round=int(facts["round"]),
+        resets=int(facts.get("resets", 0)), counted=tuple(facts.get("counted") or ()),
+        **{key: dict(facts.get(key) or {}) for key in ("refused", "shortened", "limited")},
         since=str(newest.get("time", "")),
         error=str(newest.get("text", "")) if newest["event"] == "run-stopped" else "",
-    )
+    )  # fmt: skip
 
 
 def write_metrics(folder: Path, config: RunConfig, result: RoundResult) -> None:
