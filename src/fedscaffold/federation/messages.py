@@ -44,12 +44,12 @@ class TrainRequest:
     last_counted
         The last round since the last reset in which the client's update was counted, or NEVER.
     counted_history
-        Digest of the history after round `last_counted`; None if there is no such round.
+        Digest of the history after round `last_counted`; None without such a round.
     counted_scale
         By how much the server shortened that update's distance from θ, in (0, 1]; 1 if it counted as it was sent,
         0 if another vector counted instead, and `client_state` is given.
     server_after
-        The server state after round `last_counted`; None if `server` is that state, or there is no such round.
+        The server state after round `last_counted`; None if `server` is that state, or without such a round.
     client_state
         For a client that lost its state, or whose state the server limited: the state it has after round
         `last_counted`, arrays (1, 1, dim).

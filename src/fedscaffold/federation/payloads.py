@@ -31,7 +31,7 @@ SERVER, SERVER_AFTER, CLIENT_STATE = "server", "server-after", "client-state"  #
 
 
 class Payload(NamedTuple):
-    """A message: values that are numbers or text, and vectors by name, in whatever form the transport has them."""
+    """A message: values that are numbers or text, and vectors by name, in the transport's form."""
 
     values: Mapping[str, Any]
     arrays: Mapping[str, Any] = {}

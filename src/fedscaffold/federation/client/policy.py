@@ -61,7 +61,7 @@ class SitePolicy:
     epsilon, delta
         A privacy budget for all runs together: only requests with noise are answered, their cost is recorded in
         the site's folder, and a request that would exceed ε is rejected. δ is a tenth of one over the number of
-        rows by default, and must be given to protect the site; without ε there is no budget.
+        rows by default, and must be given to protect the site; without ε nothing is budgeted.
     protect
         The subject of the budget: "rows", every row of the table, or "site", the table as a whole.
     run_epsilon

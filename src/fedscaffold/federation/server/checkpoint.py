@@ -93,18 +93,14 @@ class CheckpointFolder:
         digests = fields.fields("histories")
         histories = {r: digests.text(str(r), pattern=HISTORY_PATTERN) for r in sorted(referred)}
         ledger = Ledger(
-            run=fields.text("run", pattern=RUN_PATTERN),
-            history=fields.text("history", pattern=HISTORY_PATTERN),
-            round=round,
-            resets=fields.integer("resets", least=0),
-            server=newest.server(config),
-            last_counted=last_counted,
+            run=fields.text("run", pattern=RUN_PATTERN), history=fields.text("history", pattern=HISTORY_PATTERN),
+            round=round, resets=fields.integer("resets", least=0),
+            server=newest.server(config), last_counted=last_counted,
             counted_scale=newest.arrays.array("counted_scale", (config.n_clients,)),
             earlier_states={r: self._state_after(r, config, histories[r]) for r in sorted(needed)},
-            histories=histories,
-            first_distance=fields.number("first_distance", least=0.0),
+            histories=histories, first_distance=fields.number("first_distance", least=0.0),
             spread=fields.number("spread", least=0.0),
-        )
+        )  # fmt: skip
         keys = fields.fields("keys")
         for rounds in found[-self.keep :]:
             self._referred[rounds] = set(self._read(rounds, config).last_counted(config).tolist())
@@ -156,20 +152,6 @@ class CheckpointFolder:
             if rounds not in needed and rounds <= ledger.round:
                 self.path(rounds).unlink(missing_ok=True)
         return referred
-
-
-def newest_model(folder: str | os.PathLike[str]) -> tuple[int, Array] | None:
-    """Return the number of complete rounds and θ, shape (dim,), from a server's folder; None before the first."""
-    checkpoints = CheckpointFolder(Path(folder) / "checkpoints")
-    found = checkpoints.rounds()
-    if not found:
-        return None
-    path = checkpoints.path(found[-1])
-    try:
-        arrays, _ = npz.read(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointMismatch(f"{path} cannot be read: {error}") from None
-    return found[-1], Fields(arrays, str(path), error=CheckpointMismatch).array("server/theta", (1, None))[0]
 
 
 class _Read(NamedTuple):

@@ -87,8 +87,8 @@ def run_round(
 ) -> RoundResult:
     """Send requests to the round's cohort, and close the round with the updates that pass the checks.
 
-    A client that lost its state receives the server's backup of it, and is asked again. If there is no backup, all
-    client states are reset, in this same round.
+    A client that lost its state receives the server's backup of it, and is asked again. Without a backup,
+    all client states are reset, in this same round.
 
     Parameters
     ----------
@@ -203,8 +203,7 @@ class _Round:
                     self.config, self.ledger, client, client_state=restored.get(client),
                     mean_gradient=mean_gradient, return_state=client in unknown,
                 )
-                for client in cohort
-                if client not in self.found and client not in self.refused
+                for client in self._silent(cohort)
             }  # fmt: skip
             ask_again = False
             for reply in _by_client(self.send(list(requests.values()))):
@@ -232,11 +231,8 @@ class _Round:
         """Return ĝ_c(θ) by client; one that sends this and then no update leaves Σ w_c ξ_c ≠ 0 in this round."""
         failures = 0
         while True:
-            requests = {
-                client: gradient_request(self.config, self.ledger, client)
-                for client in cohort
-                if client not in self.found and client not in self.refused
-            }
+            silent = self._silent(cohort)
+            requests = {client: gradient_request(self.config, self.ledger, client) for client in silent}
             for reply in _by_client(self.send(list(requests.values()))):
                 self._enter(reply, requests)
             gradients, refused = checks.clip_gradients(
@@ -293,12 +289,15 @@ class _Round:
         LOG.warning("round %d: client %d's update is rejected: %s", self.ledger.round, client, reason)
         self.refused[client] = reason
 
+    def _silent(self, cohort: Sequence[int]) -> list[int]:
+        return [client for client in cohort if client not in self.found and client not in self.refused]
+
     def _enough(self, cohort: Sequence[int]) -> bool:
         return len(self.found) >= min(self.rules.min_clients, len(cohort))
 
     def _count_failure(self, cohort: Sequence[int], failures: int) -> int:
         """Return the number of failed attempts with this one; raise `TooFewClients` if no other is allowed."""
-        silent = [client for client in cohort if client not in self.found and client not in self.refused]
+        silent = self._silent(cohort)
         if failures + 1 < self.rules.attempts and silent:
             LOG.warning(
                 "round %d: %d of %d clients answered; asking %s again", self.ledger.round, len(self.found),
