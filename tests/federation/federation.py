@@ -27,10 +27,10 @@ from fedscaffold.federation import (
 )
 from fedscaffold.federation.client.files import ClientStateFile
 from fedscaffold.federation.client.state import initial_stored_state, reconcile
-from fedscaffold.federation.clipping import RESTATED
-from fedscaffold.federation.messages import Reply
+from fedscaffold.federation.messages import RESTATED, Reply
 from fedscaffold.federation.payloads import pack_reply, pack_request, unpack_reply, unpack_request
 from fedscaffold.federation.server.session import ServerSession
+from fedscaffold.simulation.setup import starting_point
 
 SIMULATION = SitePolicy.for_simulation()
 Event = Callable[[TrainRequest, Callable[[], Reply]], Reply | None]
@@ -62,7 +62,7 @@ class Federation:
             name=name, method=method, n_clients=problem.n_clients, dim=problem.dim, seed=seed,
             batches=Batches(batch_size), privacy=privacy,
         )  # fmt: skip
-        self.theta0 = np.zeros(problem.dim)
+        self.theta0 = starting_point(problem, None, 1)[0]
         self.results: list[RoundResult] = []
         self.works: dict[int, LocalTask] = {}
         self.restart_server()

@@ -13,8 +13,8 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
+from fedscaffold.core import npz
 from fedscaffold.core.types import Array
-from fedscaffold.federation.server.checkpoint import newest_model
 from fedscaffold.flower import nodes as nodes_module
 from fedscaffold.flower.loopback import Loopback
 from tests.flower.grid import FakeGrid, Node
@@ -30,10 +30,9 @@ def settings(app: Path, **changes: Any) -> dict[str, Any]:
 
 
 def theta(folder: Path) -> Array:
-    """Where the server's newest checkpoint says that it is."""
-    found = newest_model(folder)
-    assert found is not None
-    return found[1]
+    """θ of the server's newest checkpoint."""
+    arrays, _ = npz.read(max((folder / "checkpoints").glob("round-*.npz")))
+    return arrays["server/theta"][0]
 
 
 class AppGrid(FakeGrid):

@@ -157,7 +157,7 @@ def test_cohorts(four: Federation) -> None:
 )
 def test_poison_is_refused_and_named(four: Federation, kind: str, reason: str) -> None:
     output = four.run(f"poison-{kind}", 5)
-    assert output.count(f"client {four.app.POISONED}'s update is refused: {reason}") == 5
+    assert output.count(f"client {four.app.POISONED}'s update is rejected: {reason}") == 5
     ledger = four.ledger(f"poison-{kind}")
     rest = four.app.problem(4).subset([0, 2, 3]).optimum()
     assert np.linalg.norm(ledger.server.theta[0] - rest) < 0.3 * np.linalg.norm(rest)

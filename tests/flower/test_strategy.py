@@ -87,7 +87,10 @@ def test_a_method_that_the_app_passes(tmp_path: Path, caplog: pytest.LogCaptureF
     start = ArrayRecord([np.zeros(3)])
     with pytest.raises(flower.TooFewClients):
         strategy(tmp_path / "without", OWN, attempts=1).start(grid_on(tmp_path), start, num_rounds=1)
-    assert "client 0 refuses: the method is not known at the site; its app must pass the class" in caplog.text
+    assert (
+        "client 0 rejects the request: the method is not known at the site; its app must pass the class"
+        in caplog.text
+    )
     result = strategy(tmp_path, OWN).start(grid_on(tmp_path, methods=[HeavyBall]), start, num_rounds=5)
     np.testing.assert_allclose(theta(result), simulated(5, OWN), rtol=0, atol=1e-12)
     with pytest.raises(InvalidInput, match="give your class another name"):
@@ -125,7 +128,10 @@ def test_messages_of_another_version_are_refused(tmp_path: Path, caplog: pytest.
     grid.handle = handle
     with pytest.raises(flower.TooFewClients):
         strategy(tmp_path, attempts=1).start(grid, MODEL, num_rounds=1)
-    assert "client 0 refuses: the request is damaged, or does not fit this run; do server and site" in caplog.text
+    assert (
+        "client 0 rejects the request: the request is damaged, or does not fit this run; do server and site"
+        in caplog.text
+    )
     assert "the server has version 1 of the messages, this side version 3; install" in caplog.text
 
 

@@ -1,11 +1,11 @@
-"""The protocol of real federations without any transport: what server and clients keep, send, check and repair.
+"""The protocol of real federations without any transport: messages, checks, files and repair of states.
 
 A transport, such as Flower in `fedscaffold.flower`, carries a `TrainRequest` to each client and its reply back.
 
 `server/` is the server's side: one round, the rules and checks, the ledger, its files and status. `client/` is a
-site's side: its policy, its work and files, and how it answers. Both use `messages` (what travels), `payloads`
-(how, and the validation of what arrives), `history` (the run's identity), `refusals` (codes), `run_config`,
-`known_methods`, `audit`.
+site's side: its policy, its work and files, and how it answers. Both use `messages`, `payloads` (their form on the
+wire, and its validation), `history` (the run's identity), `refusals` (codes), `run_config`, `known_methods` and
+`log`.
 """
 
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from fedscaffold.core.imports import load_on_demand
 
 if TYPE_CHECKING:
-    from fedscaffold.federation.audit import AuditLog
     from fedscaffold.federation.client.policy import SitePolicy
     from fedscaffold.federation.client.requests import handle_request
     from fedscaffold.federation.client.task import LocalTask, ProblemTask
+    from fedscaffold.federation.log import AuditLog
     from fedscaffold.federation.messages import ClientFailed, ClientRefused, ClientUpdate, StateLost, TrainRequest
     from fedscaffold.federation.refusals import Refusal, RefusalCode
     from fedscaffold.federation.run_config import RunConfig
@@ -72,7 +72,7 @@ __getattr__ = load_on_demand(
     __name__,
     {
         "Agreement": ".models.coding",
-        "AuditLog": "audit",
+        "AuditLog": "log",
         "ClientFailed": "messages",
         "ClientRefused": "messages",
         "ClientUpdate": "messages",

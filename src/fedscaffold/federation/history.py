@@ -19,22 +19,22 @@ RUN_PATTERN, HISTORY_PATTERN = "[0-9a-f]{32}", "[0-9a-f]{64}"
 
 
 def new_run_id() -> str:
-    """A random identity, 128 bits in hexadecimal."""
+    """Return a random identity, 128 bits in hexadecimal."""
     return secrets.token_hex(16)
 
 
 def initial_history(run: str, config: RunConfig, theta: Array) -> str:
-    """The digest before the first round."""
+    """Return the digest before the first round."""
     return _digest("run", run, config.digest, [theta])
 
 
 def extend_history(history: str, round: int, server: Sequence[Array]) -> str:
-    """The digest after a round, from the one before it and the server state that the round ended with."""
+    """Return the digest after a round, from the one before it and the server state that the round ended with."""
     return _digest("round", history, str(round), server)
 
 
 def reset_history(history: str, resets: int) -> str:
-    """The digest after all client states were reset for the `resets`-th time."""
+    """Return the digest after all client states were reset for the `resets`-th time."""
     return _digest("reset", history, str(resets), [])
 
 

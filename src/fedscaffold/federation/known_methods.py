@@ -1,8 +1,8 @@
-"""Methods as a run's configuration names them, and where the class behind a name may come from.
+"""Methods by name: the classes that a run's configuration may use.
 
 A configuration carries a class name and plain settings. A node never imports a module because a server names it;
-it knows the library's own methods, those that installed distributions advertise under the entry point group
-"fedscaffold.methods", and those that its own app passes.
+it knows the library's methods, methods that installed distributions advertise under the entry point group
+"fedscaffold.methods", and methods that its app passes.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class UnknownMethod(InvalidInput):
 
 
 def find_method(name: str, passed: Sequence[type[Method]] = ()) -> type[Method]:
-    """The class of that name: the library's, one of those passed, or an installed distribution's."""
+    """Return the class of that name: the library's, a passed one, or an installed distribution's."""
     own = {method.__name__: method for method in passed}
     builtin = getattr(library, name, None) if name in library.__all__ else None
     if builtin is not None:
@@ -47,7 +47,7 @@ def find_method(name: str, passed: Sequence[type[Method]] = ()) -> type[Method]:
 
 
 def check_method(method: Method) -> None:
-    """Refuse a method that clients could not build from its class name and its settings."""
+    """Raise if clients could not build the method from its class name and its settings."""
     if not dataclasses.is_dataclass(method) or isinstance(method, type) or not hasattr(method, "update_clients"):
         raise InvalidInput(
             "method must be a dataclass with the interface of fedscaffold.core.protocols.Method, such as "
@@ -74,18 +74,18 @@ def check_method(method: Method) -> None:
 
 
 def describe_method(method: Any) -> dict[str, Any]:
-    """Class name and settings of a method, from which `build_method` makes an equal one."""
+    """Return class name and settings of a method, from which `build_method` makes an equal one."""
     settings = {field.name: getattr(method, field.name) for field in dataclasses.fields(method) if field.init}
     return {"name": type(method).__name__, "settings": settings}
 
 
 def build_method(description: dict[str, Any], passed: Sequence[type[Method]] = ()) -> Method:
-    """The method that `describe_method` described; refused where its class is not known."""
+    """Return the method that `describe_method` described; raise if its class is not known."""
     return find_method(description["name"], passed)(**description["settings"])
 
 
 def plain_number(item: Any) -> Any:
-    """NumPy's numbers as Python's, for JSON; TypeError for anything else."""
+    """Return a NumPy number as Python's, for JSON; raise TypeError for anything else."""
     if isinstance(item, np.generic):
         return item.item()
     raise TypeError(f"{item!r} is not a number or text")

@@ -13,13 +13,15 @@ from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.run_config import RunConfig
 
 NEVER = -1  # in place of the number of a round
+RESTATED = 0.0  # in place of a scale: another vector counted, and the server sends the client its new state
+PLACE = ("client", "run", "history", "resets", "round")  # fields that a reply repeats from its request
 Phase = Literal["train", "gradient"]
 LossReason = Literal["missing", "other-history"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainRequest:
-    """What the server asks of one client in one round.
+    """A request of the server to one client in one round.
 
     Parameters
     ----------
@@ -42,12 +44,12 @@ class TrainRequest:
     last_counted
         The last round since the last reset in which the client's update was counted, or NEVER.
     counted_history
-        Digest of the history after round `last_counted`; None if there is no such round.
+        Digest of the history after round `last_counted`; None without such a round.
     counted_scale
         By how much the server shortened that update's distance from θ, in (0, 1]; 1 if it counted as it was sent,
         0 if another vector counted instead, and `client_state` is given.
     server_after
-        The server state after round `last_counted`; None where `server` is that state, or there is no such round.
+        The server state after round `last_counted`; None if `server` is that state, or without such a round.
     client_state
         For a client that lost its state, or whose state the server limited: the state it has after round
         `last_counted`, arrays (1, 1, dim).
@@ -95,9 +97,9 @@ class ClientUpdate:
     client, run, history, resets, round, phase
         As in the request that it answers; see `TrainRequest`.
     vector
-        What the client sends, shape (dim,).
+        The vector that the client sends, shape (dim,).
     n_rows
-        The number of rows that it was made from; None if the site does not tell.
+        The number of rows that it was made from; None if the site does not send it.
     client_state
         The client state before the round, arrays (1, 1, dim), if the request asked for it.
 
@@ -173,7 +175,7 @@ class ClientRefused:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientFailed:
-    """What a transport reports in place of a client's reply that did not come or cannot be read.
+    """A transport's report about a client whose reply is missing or unreadable.
 
     Parameters
     ----------
@@ -198,8 +200,18 @@ Reply = ClientUpdate | StateLost | ClientRefused | ClientFailed
 
 @dataclass(frozen=True, kw_only=True)
 class ClientHello:
-    """How a client introduces itself: its index, its number of parameters and, if it tells, of rows n_c."""
+    """A client's introduction: its index, its number of parameters and, if its policy allows, of rows n_c."""
 
     client: int
     dim: int
     n_rows: int | None = None
+
+
+def place_of(message: TrainRequest | ClientUpdate | StateLost) -> dict[str, Any]:
+    """Return the fields of a request that its reply repeats."""
+    return {name: getattr(message, name) for name in PLACE}
+
+
+def shorten(sent: Array, theta: Array, scale: float) -> Array:
+    """Return θ + scale·(sent − θ), to the same bits on server and client; the update itself for a scale of 1."""
+    return sent if scale == 1.0 else theta + scale * (sent - theta)

@@ -19,7 +19,8 @@ from fedscaffold.federation.messages import (
     Reply,
     StateLost,
     TrainRequest,
-)
+    place_of,
+)  # fmt: skip
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.run_config import MOST_CLIENTS, MOST_DIM, RunConfig
 
@@ -30,7 +31,7 @@ SERVER, SERVER_AFTER, CLIENT_STATE = "server", "server-after", "client-state"  #
 
 
 class Payload(NamedTuple):
-    """A message: values that are numbers or text, and vectors by name, in whatever form the transport has them."""
+    """A message: values that are numbers or text, and vectors by name, in the transport's form."""
 
     values: Mapping[str, Any]
     arrays: Mapping[str, Any] = {}
@@ -40,14 +41,14 @@ Decode = Callable[[Any, int], Array]
 
 
 def plain_vector(value: Any, size: int) -> Array:
-    """A vector that a transport carries as it is."""
+    """Return a vector that the transport carries as an array, or raise."""
     if not isinstance(value, np.ndarray) or value.dtype != np.float64 or value.size != size:
         raise InvalidInput(f"an array of the message must hold {size} numbers in float64, got {shown(value)}")
     return value.reshape(-1)
 
 
 def pack_request(request: TrainRequest) -> Payload:
-    """A request as values and arrays."""
+    """Return a request as values and arrays."""
     values = {
         "version": VERSION,
         "config": request.config.to_json(),
@@ -75,19 +76,18 @@ def pack_request(request: TrainRequest) -> Payload:
 def unpack_request(
     payload: Payload, methods: Sequence[type[Method]] = (), decode: Decode = plain_vector
 ) -> TrainRequest:
-    """The request that was packed; `InvalidInput` names the first field that is wrong.
+    """Return the request in a payload; raise `InvalidInput` with the name of the first wrong field.
 
     Parameters
     ----------
     payload
-        What arrived.
+        The payload that arrived.
     methods
-        Classes of methods that this node knows besides the library's and those of installed packages.
+        Classes of methods that this node knows in addition to the library's and to installed packages'.
     decode
         decode(value, d) → a vector of d numbers, from the form in which the transport has it.
     """
-    fields = _fields(payload, "the request")
-    _check_version(fields, "the server")
+    fields = _fields(payload, "the request", "the server")
     config = RunConfig.from_json(fields.text("config", longest=LONGEST_CONFIG), methods)
     round = fields.integer("round", least=0)
     counted = fields.integer("last-counted", least=NEVER, most=round - 1)
@@ -112,34 +112,30 @@ def unpack_request(
 
 
 def pack_reply(reply: Reply) -> Payload:
-    """A client's reply as values and arrays."""
-    values: dict[str, Any] = {"version": VERSION, "client": reply.client}
+    """Return a client's reply as values and arrays."""
     if isinstance(reply, ClientRefused):
-        return Payload({**values, "kind": "refused", "code": str(reply.code)})
+        return Payload({"version": VERSION, "client": reply.client, "kind": "refused", "code": str(reply.code)})
     if isinstance(reply, StateLost):
-        return Payload({**values, **_place(reply), "kind": "state-lost", "reason": reply.reason})
+        return Payload({"version": VERSION, **place_of(reply), "kind": "state-lost", "reason": reply.reason})
     if isinstance(reply, ClientUpdate):
-        values |= {**_place(reply), "kind": "update", "phase": reply.phase}
-        if reply.n_rows is not None:
-            values["rows"] = reply.n_rows
+        values = {"version": VERSION, **place_of(reply), "kind": "update", "phase": reply.phase}
+        rows = {} if reply.n_rows is None else {"rows": reply.n_rows}
         state = {} if reply.client_state is None else _named(CLIENT_STATE, reply.client_state)
-        return Payload(values, {VECTOR: reply.vector, **state})
+        return Payload(values | rows, {VECTOR: reply.vector, **state})
     raise TypeError(f"a client does not send {type(reply).__name__}")
 
 
 def unpack_reply(payload: Payload, request: TrainRequest, decode: Decode = plain_vector) -> Reply:
-    """The reply that was packed; `InvalidInput` names the first field that is wrong.
+    """Return the reply in a payload; raise `InvalidInput` with the name of the first wrong field.
 
-    Whether it fits the request is for `server.checks` to say, except for the length of the vector, of which no
-    number is read unless it is right.
+    `server.checks` compares it with the request, except for the length of the vector, which is checked before any
+    number is read.
     """
-    fields = _fields(payload, "its reply")
-    _check_version(fields, "the client")
+    fields = _fields(payload, "its reply", "the client")
     client = fields.integer("client", least=0, most=MOST_CLIENTS)
     kind = fields.choice("kind", "update", "state-lost", "refused")
     if kind == "refused":
-        code = fields.text("code", longest=64)
-        return ClientRefused(client=client, code=_refusal_code(code))
+        return ClientRefused(client=client, code=_refusal_code(fields))
     place: dict[str, Any] = {
         "client": client,
         "run": fields.text("run", pattern=RUN_PATTERN),
@@ -161,7 +157,7 @@ def unpack_reply(payload: Payload, request: TrainRequest, decode: Decode = plain
 
 
 def pack_hello(hello: ClientHello | ClientRefused) -> Payload:
-    """A client's introduction, or why it gives none, as values."""
+    """Return a client's introduction, or its refusal, as values."""
     if isinstance(hello, ClientRefused):
         return pack_reply(hello)
     values: dict[str, Any] = {"version": VERSION, "kind": "hello", "client": hello.client, "dim": hello.dim}
@@ -169,13 +165,11 @@ def pack_hello(hello: ClientHello | ClientRefused) -> Payload:
 
 
 def unpack_hello(payload: Payload) -> ClientHello | ClientRefused:
-    """The introduction that was packed; `InvalidInput` names the first field that is wrong."""
-    fields = _fields(payload, "its introduction")
-    _check_version(fields, "the client")
+    """Return the introduction in a payload; raise `InvalidInput` with the name of the first wrong field."""
+    fields = _fields(payload, "its introduction", "the client")
     client = fields.integer("client", least=0, most=MOST_CLIENTS)
     if fields.choice("kind", "hello", "refused") == "refused":
-        code = fields.text("code", longest=64)
-        return ClientRefused(client=client, code=_refusal_code(code))
+        return ClientRefused(client=client, code=_refusal_code(fields))
     return ClientHello(
         client=client,
         dim=fields.integer("dim", least=1, most=MOST_DIM),
@@ -184,7 +178,7 @@ def unpack_hello(payload: Payload) -> ClientHello | ClientRefused:
 
 
 class _Arrays:
-    """The arrays of a message, each of `dim` numbers, all finite unless the checks of the server are to say so."""
+    """The arrays of a message, each of `dim` numbers; states must be finite, vectors are for `server.checks`."""
 
     def __init__(self, arrays: Mapping[str, Any], decode: Decode, dim: int) -> None:
         self.arrays, self.decode, self.dim = arrays, decode, dim
@@ -204,26 +198,22 @@ class _Arrays:
         return kind(*(vector.reshape(shape) for vector in vectors))
 
 
-def _refusal_code(text: str) -> RefusalCode:
-    """The code of that name; a site of a later version may give reasons that are not known here."""
+def _refusal_code(fields: Fields) -> RefusalCode:
+    """Return the code in a reply; a site of a later version may have codes that this one does not know."""
+    text = fields.text("code", longest=64)
     return RefusalCode(text) if text in set(RefusalCode) else RefusalCode.INTERNAL
 
 
-def _fields(payload: Payload, source: str) -> Fields:
-    return Fields(dict(payload.values), source)
-
-
-def _check_version(fields: Fields, sender: str) -> None:
+def _fields(payload: Payload, source: str, sender: str) -> Fields:
+    """Return the values of a message; raise if the sender has another version of the messages."""
+    fields = Fields(dict(payload.values), source)
     version = fields.value("version")
     if not isinstance(version, int) or version != VERSION:
         raise InvalidInput(
             f"{sender} has version {shown(version)} of the messages, this side version {VERSION}; install the "
             "same version of fedscaffold on both"
         )
-
-
-def _place(reply: ClientUpdate | StateLost) -> dict[str, Any]:
-    return {name: getattr(reply, name) for name in ("run", "history", "resets", "round")}
+    return fields
 
 
 def _named(prefix: str, state: Any) -> dict[str, Array]:

@@ -5,7 +5,7 @@ inside the study's, with at most one request and the reply to it. Files appear w
 behind the folder copies them piece by piece, a piece is not taken for a message, since every file has a digest. A
 name is the digest of its request, so that copies, delays and another order change nothing.
 
-Everybody who can read the folder can read the messages: numbers of single sites if sums are open, masked numbers
+All readers of the folder can read the messages: numbers of single sites if sums are open, masked numbers
 otherwise.
 """
 
@@ -32,7 +32,7 @@ VALUES = "values"
 
 
 class PostTransport(RemoteTransport):
-    """Carries a study's messages to its sites through a folder.
+    """A transport of a study's messages through a folder.
 
     Parameters
     ----------

@@ -1,19 +1,16 @@
-"""Why a site refuses a request: a code, which is all that leaves the site, and what the code means.
+"""Reasons why a site rejects a request: only a code leaves the site.
 
 The full text of an error may hold values of the site's table. It stays at the site, in its log.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
-from typing import TypeVar
+from typing import Self
 
-from fedscaffold.core.errors import FedScaffoldError, InvalidInput
-
-T = TypeVar("T")
+from fedscaffold.core.errors import FedScaffoldError
 
 
 class RefusalCode(StrEnum):
-    """Reasons that a site gives; `MEANING` says what each means.
+    """Codes of the reasons, each with a sentence, its `meaning`.
 
     Examples
     --------
@@ -22,84 +19,81 @@ class RefusalCode(StrEnum):
     'data-changed'
     """
 
-    BAD_REQUEST = "bad-request"
-    WRONG_CLIENT = "wrong-client"
-    UNKNOWN_METHOD = "unknown-method"
-    OTHER_MODEL = "other-model"
-    POLICY_RUN_NAME = "policy-run-name"
-    POLICY_METHOD = "policy-method"
-    POLICY_BATCH = "policy-batch"
-    POLICY_LOCAL_STEPS = "policy-local-steps"
-    POLICY_ROUNDS = "policy-rounds"
-    POLICY_RUNS = "policy-runs"
-    POLICY_ROWS = "policy-rows"
-    POLICY_KEEP_BACK = "policy-keep-back"
-    POLICY_FILE = "policy-file"
-    DATA_UNREADABLE = "data-unreadable"
-    DATA_CHANGED = "data-changed"
-    STATE_UNREADABLE = "state-unreadable"
-    NO_AGREEMENT = "no-agreement"
-    OTHER_SETTINGS = "other-settings"
-    ONLY_SECURE = "only-secure"
-    PEERS_CHANGED = "peers-changed"
-    ONLY_PRIVATE = "only-private"
-    PRIVACY_BUDGET = "privacy-budget"
-    NO_GRADIENT = "no-gradient"
-    NO_STATE_DIR = "no-state-dir"
-    NOT_ACCEPTED = "not-accepted"
-    REPLAYED = "replayed"
-    BUSY = "busy"
-    CANNOT_WRITE = "cannot-write"
-    INTERNAL = "internal-error"
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str = "") -> Self:
+        """Make a code whose value is the first text, with a sentence about it."""
+        code = str.__new__(cls, value)
+        code._value_, code.meaning = value, meaning
+        return code
+
+    BAD_REQUEST = (
+        "bad-request",
+        "the request is damaged, or does not fit this run; do server and site have the same version of "
+        "fedscaffold?",
+    )
+    WRONG_CLIENT = "wrong-client", "the request is for another client than this site is"
+    UNKNOWN_METHOD = (
+        "unknown-method",
+        "the method is not known at the site; its app must pass the class, client_app(..., methods=[...])",
+    )
+    OTHER_MODEL = (
+        "other-model",
+        "the site's model has another number of parameters; do sites have the same columns?",
+    )
+    POLICY_RUN_NAME = "policy-run-name", "the site's policy does not allow a run of this name"
+    POLICY_METHOD = "policy-method", "the site's policy does not allow this method"
+    POLICY_BATCH = "policy-batch", "the site's policy asks for larger batches"
+    POLICY_LOCAL_STEPS = "policy-local-steps", "the site's policy allows fewer local steps"
+    POLICY_ROUNDS = "policy-rounds", "the site has answered as many requests of this run as its policy allows"
+    POLICY_RUNS = "policy-runs", "the site has taken part in as many runs as its policy allows"
+    POLICY_ROWS = "policy-rows", "the site has fewer rows than its policy asks for"
+    POLICY_KEEP_BACK = (
+        "policy-keep-back",
+        "the site's policy keeps rows back, which its kind of training does not support",
+    )
+    POLICY_FILE = "policy-file", "the site's policy file cannot be read; the site's log says why"
+    DATA_UNREADABLE = "data-unreadable", "the site's data cannot be used; the site's log says why"
+    DATA_CHANGED = "data-changed", "the site's data have changed since it joined the run"
+    STATE_UNREADABLE = "state-unreadable", "the site's file of client state is damaged; the site's log names it"
+    NO_AGREEMENT = "no-agreement", "the site has not accepted a plan and a roster of this study"
+    OTHER_SETTINGS = (
+        "other-settings",
+        "the plan is another than the one of the site's invitation; after a change of the study's file, "
+        "invite the sites again",
+    )
+    ONLY_SECURE = "only-secure", "the site adds its numbers to secure sums only"
+    PEERS_CHANGED = (
+        "peers-changed",
+        "the site knows another key of another site, or none; do not go on before the people of both have "
+        "compared fingerprints",
+    )
+    ONLY_PRIVATE = (
+        "only-private",
+        "the site protects its rows by a privacy budget, and answers nothing that it does not cover",
+    )
+    PRIVACY_BUDGET = "privacy-budget", "the site's privacy budget does not allow this; the site's log says why"
+    NO_GRADIENT = "no-gradient", "the site no longer has the gradient that it sent in this round"
+    NO_STATE_DIR = "no-state-dir", "the site has no folder for its client state"
+    NOT_ACCEPTED = "not-accepted", "its people, its policy or its table do not allow the plan; they know why"
+    REPLAYED = "replayed", "the question was asked before, or does not follow the last one"
+    BUSY = "busy", "another process of the site is still working on this run"
+    CANNOT_WRITE = "cannot-write", "the site cannot write its client state; is its disk full?"
+    INTERNAL = "internal-error", "the site's app failed; the site's log says why"
 
 
-MEANING = {
-    RefusalCode.BAD_REQUEST: "the request is damaged, or does not fit this run; do server and site have the same "
-    "version of fedscaffold?",
-    RefusalCode.WRONG_CLIENT: "the request is for another client than this site is",
-    RefusalCode.UNKNOWN_METHOD: "the method is not known at the site; its app must pass the class, "
-    "client_app(..., methods=[...])",
-    RefusalCode.OTHER_MODEL: "the site's model has another number of parameters; do sites have the same columns?",
-    RefusalCode.POLICY_RUN_NAME: "the site's policy does not allow a run of this name",
-    RefusalCode.POLICY_METHOD: "the site's policy does not allow this method",
-    RefusalCode.POLICY_BATCH: "the site's policy asks for larger batches",
-    RefusalCode.POLICY_LOCAL_STEPS: "the site's policy allows fewer local steps",
-    RefusalCode.POLICY_ROUNDS: "the site has answered as many requests of this run as its policy allows",
-    RefusalCode.POLICY_RUNS: "the site has taken part in as many runs as its policy allows",
-    RefusalCode.POLICY_ROWS: "the site has fewer rows than its policy asks for",
-    RefusalCode.POLICY_KEEP_BACK: "the site's policy keeps rows back, which its kind of training does not support",
-    RefusalCode.POLICY_FILE: "the site's policy file cannot be read; the site's log says why",
-    RefusalCode.DATA_UNREADABLE: "the site's data cannot be used; the site's log says why",
-    RefusalCode.DATA_CHANGED: "the site's data have changed since it joined the run",
-    RefusalCode.STATE_UNREADABLE: "the site's file of client state is damaged; the site's log names it",
-    RefusalCode.NO_AGREEMENT: "the site has not accepted a plan and a roster of this study",
-    RefusalCode.OTHER_SETTINGS: "the plan is another than the one of the site's invitation; after a change of the "
-    "study's file, invite the sites again",
-    RefusalCode.ONLY_SECURE: "the site adds its numbers to secure sums only",
-    RefusalCode.PEERS_CHANGED: "the site knows another key of another site, or none; do not go on before the "
-    "people of both have compared fingerprints",
-    RefusalCode.ONLY_PRIVATE: "the site protects its rows by a privacy budget, and answers nothing that it does "
-    "not cover",
-    RefusalCode.PRIVACY_BUDGET: "the site's privacy budget does not allow this; the site's log says why",
-    RefusalCode.NO_GRADIENT: "the site no longer has the gradient that it sent in this round",
-    RefusalCode.NO_STATE_DIR: "the site has no folder for its client state",
-    RefusalCode.NOT_ACCEPTED: "its people, its policy or its table do not allow the plan; they know why",
-    RefusalCode.REPLAYED: "the question was asked before, or does not follow the last one",
-    RefusalCode.BUSY: "another process of the site is still working on this run",
-    RefusalCode.CANNOT_WRITE: "the site cannot write its client state; is its disk full?",
-    RefusalCode.INTERNAL: "the site's app failed; the site's log says why",
-}
+MEANING = {code: code.meaning for code in RefusalCode}
 
 
 class Refusal(FedScaffoldError):
-    """A request that a site refuses: a code for the server, and a text that stays at the site.
+    """The error of a request that a site rejects: a code for the server, and a text that stays at the site.
 
     Parameters
     ----------
     code
-        What the server is told.
+        The code that the server receives.
     text
-        What the site's log says; the meaning of the code by default.
+        The text for the site's log; the meaning of the code by default.
 
     Examples
     --------
@@ -109,13 +103,5 @@ class Refusal(FedScaffoldError):
     """
 
     def __init__(self, code: RefusalCode, text: str | None = None) -> None:
-        super().__init__(MEANING[code] if text is None else text)
+        super().__init__(code.meaning if text is None else text)
         self.code = code
-
-
-def parsed(read: Callable[[], T]) -> T:
-    """What a part of a request holds; a text about what is invalid in it becomes a refusal."""
-    try:
-        return read()
-    except InvalidInput as error:
-        raise Refusal(RefusalCode.BAD_REQUEST, str(error)) from None

@@ -31,9 +31,9 @@ class RemoteTransport:
         Seconds after which a site that does not answer is a problem; None to wait for ever, and to ask a site
         that failed again.
     say
-        Called with a sentence about whatever happens.
+        Called with a sentence about each event.
     on_site
-        Called with a site, its state ("online", "offline" or "refused") and the reason.
+        Called with a site, its state as in `StudyStatus`, and the reason.
     """
 
     poll, longest_poll = 0.02, 0.2  # seconds between two looks for replies, longer after a while without news
@@ -79,11 +79,11 @@ class RemoteTransport:
     # the part that depends on what carries messages
 
     def move(self, requests: Mapping[str, Payload]) -> Iterable[tuple[str, Payload | str]]:
-        """Send requests that are not under way yet; return what has come back, a text if that cannot be read."""
+        """Send requests that are not under way yet; return the replies that came, a text for an unreadable one."""
         raise NotImplementedError
 
     def forget(self, site: str) -> None:
-        """Forget what is under way to a site, so that it is asked again."""
+        """Drop the message that is under way to a site, so that it is asked again."""
         raise NotImplementedError
 
     # the part that does not

@@ -1,4 +1,4 @@
-"""What server and clients of a federated run must agree on."""
+"""The configuration of a federated run, equal on server and clients."""
 
 import dataclasses
 import hashlib
@@ -22,12 +22,13 @@ from fedscaffold.simulation.rounds import round_info
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_DIM = 2**40
+INVALID = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, MemoryError, RecursionError)
 MOST_CLIENTS = 10**7  # arrays with a number per client are made before anything else is known of a run
 
 
 @lru_cache(maxsize=64)
 def _round_uniform(seed: int, round: int) -> Array:
-    """The uniform number of a round, shape (1,), which every request of the round needs several times."""
+    """Return the uniform number of a round, shape (1,), which each of its requests needs several times."""
     found = round_uniforms(seed, 1, range(round, round + 1))[:, 0]
     found.setflags(write=False)
     return found
@@ -37,13 +38,13 @@ def _round_uniform(seed: int, round: int) -> Array:
 class RunConfig:
     """A federated run's name, and everything that its numbers depend on apart from the data and the initial model.
 
-    The server sends it along with every request, so that clients need no settings of their own. A server that is
-    started again after a stop continues the run with an equal configuration.
+    The server sends it along with every request, so that clients need no settings. A server that is started again
+    after a stop continues the run with an equal configuration.
 
     Parameters
     ----------
     name
-        1 to 64 letters, digits and . _ -, beginning with a letter or digit; folders of the clients are called so.
+        1 to 64 letters, digits and . _ -, beginning with a letter or digit; the clients' folders have this name.
     method
         A method of `fedscaffold.methods`, or any other that is a dataclass of plain settings. Clients build it
         from its class name and its settings, so they must know a class of that name; see `from_json`.
@@ -60,7 +61,7 @@ class RunConfig:
         by default.
     schedule
         Changes of step size and local steps while the run goes on, each as (round, step_size, local_steps): from
-        that round on. It may grow from request to request, so it is no part of what identifies a run.
+        that round on. It may grow from request to request, so a run's identity does not depend on it.
 
     Examples
     --------
@@ -96,11 +97,11 @@ class RunConfig:
         if whole_number("dim", self.dim, least=1) > MOST_DIM:
             raise InvalidInput(f"dim must be at most {MOST_DIM}, got {shown(self.dim)}")
         seed_number("seed", self.seed)
-        self.method.participants(self.n_clients)  # both refuse settings that do not fit n_clients
+        self.method.participants(self.n_clients)  # both raise for settings that do not fit n_clients
         self.method.local_step_counts(self.n_clients, np.full(1, 0.5))
 
     def method_at(self, round: int) -> Method:
-        """The method with the step size and local steps of a round."""
+        """Return the method with the step size and local steps of a round."""
         changes = [change for change in self.schedule if change[0] <= round]
         if not changes:
             return self.method
@@ -108,7 +109,7 @@ class RunConfig:
         return dataclasses.replace(self.method, step_size=step_size, local_steps=local_steps)  # type: ignore[type-var]
 
     def round_info(self, round: int) -> RoundInfo:
-        """The cohort and the uniform number of a round, the same as in `fedscaffold.run`.
+        """Return the cohort and the uniform number of a round, the same as in `fedscaffold.run`.
 
         The clients' weights are known to the server alone, so the `share` in it counts all clients alike.
         """
@@ -117,12 +118,12 @@ class RunConfig:
         return round_info(self.method, alike, seed=self.seed, round=round, round_uniform=uniform)
 
     def cohort(self, round: int) -> IntArray:
-        """Clients that take part in a round, in ascending order: the same as in `fedscaffold.run`."""
+        """Return the clients of a round, in ascending order, the same as in `fedscaffold.run`."""
         cohort = self.round_info(round).cohort
         return np.arange(self.n_clients) if cohort is None else cohort[0]
 
     def local_steps_of(self, client: int, round: int) -> int:
-        """H_c, the number of local steps of a client in a round."""
+        """Return H_c, the number of local steps of a client in a round."""
         counts = self.method_at(round).local_step_counts(self.n_clients, _round_uniform(self.seed, round))[0]
         return int(counts[client if counts.size > 1 else 0])
 
@@ -152,7 +153,7 @@ class RunConfig:
         return hashlib.sha256(dataclasses.replace(self, schedule=()).to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """JSON text from which `from_json` makes an equal configuration."""
+        """Return JSON text from which `from_json` makes an equal configuration."""
         return self._json
 
     @cached_property
@@ -165,20 +166,22 @@ class RunConfig:
             "seed": self.seed,
             "batches": dataclasses.asdict(self.batches),
             **({"schedule": self.schedule} if self.schedule else {}),
-            **({} if self.privacy is None else {"privacy": _privacy_values(self.privacy)}),
         }
+        if self.privacy is not None:
+            level = {"level": "client"} if isinstance(self.privacy, ClientLevel) else {}
+            found["privacy"] = {**level, **dataclasses.asdict(self.privacy)}
         return json.dumps(found, sort_keys=True, allow_nan=False, default=plain_number)
 
     @staticmethod
     def from_json(text: str, methods: Sequence[type[Method]] = ()) -> "RunConfig":
-        """The configuration that `to_json` wrote.
+        """Return the configuration that `to_json` wrote.
 
         Parameters
         ----------
         text
-            What `to_json` returned.
+            The text that `to_json` returned.
         methods
-            Classes of methods that the text may name, besides those of the library and those that installed
+            Classes of methods that the text may name, in addition to the library's and to classes that installed
             distributions advertise under the entry point group "fedscaffold.methods". No other class is imported.
         """
         return _from_json(text, tuple(methods))
@@ -186,7 +189,7 @@ class RunConfig:
 
 @lru_cache(maxsize=16)
 def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
-    """The configuration in a text, which every request of a run brings along."""
+    """Return the configuration in a text; cached, since every request of a run has the same text."""
     try:
         found = json.loads(text)
         method = build_method(found.pop("method"), methods)
@@ -197,42 +200,25 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
         )  # fmt: skip
     except InvalidInput:
         raise
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        ArithmeticError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except INVALID as error:
         raise InvalidInput(
             f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
             "clients have the same version of fedscaffold?"
         ) from None
 
 
-def _privacy_values(privacy: Privacy) -> dict[str, Any]:
-    level = {"level": "client"} if isinstance(privacy, ClientLevel) else {}
-    return {**level, **dataclasses.asdict(privacy)}
-
-
 def _privacy(values: dict[str, Any]) -> Privacy:
-    """Clipping and noise that `_privacy_values` described."""
     level = values.pop("level", "record")
     return (ClientLevel if level == "client" else RecordLevel)(**values)
 
 
 def _schedule(items: Any) -> tuple[tuple[int, float, int], ...]:
-    """Changes of step size and local steps from outside, each checked, in ascending order of rounds."""
-    found = tuple(
-        (
-            whole_number("round", round, least=0),
-            positive("step_size", gamma),
-            whole_number("local_steps", steps, least=1),
-        )
-        for round, gamma, steps in items
-    )
-    if [change[0] for change in found] != sorted({change[0] for change in found}):
+    """Return changes of step size and local steps after checks, in ascending order of rounds."""
+    found = [
+        (whole_number("round", t, least=0), positive("step_size", gamma), whole_number("local_steps", h, least=1))
+        for t, gamma, h in items
+    ]
+    rounds = [change[0] for change in found]
+    if rounds != sorted(set(rounds)):
         raise InvalidInput("the rounds of a schedule must ascend")
-    return found
+    return tuple(found)

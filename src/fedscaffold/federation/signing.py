@@ -35,11 +35,11 @@ def make_signing_key(path: Path) -> str:
     key = ed25519.Ed25519PrivateKey.generate()
     with replacing(path, private=True) as temporary:
         temporary.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    return Signer(path).public
 
 
 class Signer:
-    """Signs requests of a coordinator.
+    """The coordinator's key, which signs its requests.
 
     Parameters
     ----------
@@ -69,13 +69,11 @@ class Signer:
 
 def check_signature(payload: Payload, site: str, public: str) -> Payload:
     """Return a request without its signature; raise `Refusal` unless the key signed it for this site."""
-    values = dict(payload.values)
-    given = values.pop(SIGNATURE, "")
-    found = Payload(values, payload.arrays)
+    found, signature = _split(payload)
     try:
         key = load_pem_public_key(public.encode())
         assert isinstance(key, ed25519.Ed25519PublicKey)
-        key.verify(bytes.fromhex(str(given)), _digest(found, site))
+        key.verify(bytes.fromhex(signature), _digest(found, site))
     except (InvalidSignature, ValueError, TypeError):
         raise Refusal(
             RefusalCode.BAD_REQUEST, "the request was not signed by the coordinator of the invitation"
@@ -84,36 +82,18 @@ def check_signature(payload: Payload, site: str, public: str) -> Payload:
 
 
 def sign_reply(payload: Payload, question: str, key: ec.EllipticCurvePrivateKey) -> Payload:
-    """Return a site's reply with a signature that is good for one question.
-
-    Parameters
-    ----------
-    payload
-        The reply.
-    question
-        Digest of the request that it answers.
-    key
-        The site's private key.
-    """
+    """Return a site's reply with a signature that is good for one question, the digest of a request."""
     signature = key.sign(_digest(payload, question), ec.ECDSA(SHA384())).hex()
     return Payload({**payload.values, SIGNATURE: signature}, payload.arrays)
 
 
 def check_reply(payload: Payload, question: str, public_key: str) -> Payload:
-    """Return a reply without its signature; raise unless a key, in OpenSSH's format, signed it for this question.
-
-    Raises
-    ------
-    InvalidInput
-        If it did not.
-    """
-    values = dict(payload.values)
-    given = values.pop(SIGNATURE, "")
-    found = Payload(values, payload.arrays)
+    """Return a reply without its signature; raise `InvalidInput` unless the key signed it for this question."""
+    found, signature = _split(payload)
     try:
         key = load_ssh_public_key(" ".join(public_key.split()[:2]).encode())
         assert isinstance(key, ec.EllipticCurvePublicKey)
-        key.verify(bytes.fromhex(str(given)), _digest(found, question), ec.ECDSA(SHA384()))
+        key.verify(bytes.fromhex(signature), _digest(found, question), ec.ECDSA(SHA384()))
     except (InvalidSignature, ValueError, TypeError):
         raise InvalidInput("the reply was not signed by the key that was accepted for the site") from None
     return found
@@ -122,6 +102,12 @@ def check_reply(payload: Payload, question: str, public_key: str) -> Payload:
 def digest_of(payload: Payload, site: str) -> str:
     """Return a name for a request to a site: a digest of all that it holds, its signature included."""
     return _digest(payload, site).hex()
+
+
+def _split(payload: Payload) -> tuple[Payload, str]:
+    values = dict(payload.values)
+    signature = str(values.pop(SIGNATURE, ""))
+    return Payload(values, payload.arrays), signature
 
 
 def _digest(payload: Payload, addressee: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Verify a study: compute its result again from what the coordinator kept, and compare."""
+"""Verify a study: compute its result again from the coordinator's folder, and compare."""
 
 import hashlib
 import json
@@ -62,9 +62,9 @@ class Verification:
     Parameters
     ----------
     agreed
-        Sentences about what agrees.
+        Sentences about parts that agree.
     problems
-        Sentences about what does not; empty if all is well.
+        Sentences about parts that do not; empty if all is well.
     """
 
     agreed: tuple[str, ...]
@@ -84,7 +84,7 @@ def verify(folder: Path, files: Sequence[Path] = ()) -> Verification:
     Returns
     -------
     Verification
-        What agrees and what does not.
+        Sentences about agreement and problems.
 
     Raises
     ------
@@ -118,7 +118,7 @@ class _Incomplete(InvalidInput):
 
 
 class _NoSites:
-    """A transport that reaches nobody."""
+    """A transport that reaches no site."""
 
     last_seconds = 0.0
 
@@ -152,7 +152,7 @@ def _compare(what: str, found: Any, known: Any, agreed: list[str], problems: lis
 
 
 def _without_origin(value: Any) -> Any:
-    """Return JSON values without the versions of programs, which may differ where a study is verified."""
+    """Return JSON values without the versions of programs, which may differ when a study is verified."""
     if isinstance(value, Mapping):
         return {name: _without_origin(one) for name, one in value.items() if name not in ("provenance", "digest")}
     return [_without_origin(one) for one in value] if isinstance(value, list) else value
@@ -179,7 +179,7 @@ def _check_file(
         str(one.number): hashlib.sha256(one.words.tobytes()).hexdigest() for one in received if one.site == site
     }
     if values.get("sent") == kept:
-        agreed.append(f"the {len(kept)} messages in the log of site {site} are those that the coordinator kept")
+        agreed.append(f"the {len(kept)} messages in the log of site {site} are the ones that the coordinator kept")
     else:
         problems.append(f"the log of site {site} has other messages than the coordinator kept")
 

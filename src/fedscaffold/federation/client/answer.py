@@ -1,4 +1,4 @@
-"""What a site answers to a message, whatever goes wrong: texts stay at the site, a code leaves it."""
+"""A site's answers to messages; after any error the text stays at the site, and a code leaves it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,33 +14,26 @@ from fedscaffold.federation.client.task import LocalTask
 from fedscaffold.federation.known_methods import UnknownMethod
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import ClientHello, ClientRefused, Reply
-from fedscaffold.federation.payloads import (
-    Decode,
-    Payload,
-    pack_hello,
-    pack_reply,
-    plain_vector,
-    unpack_request,
-)
+from fedscaffold.federation.payloads import Decode, Payload, pack_hello, pack_reply, plain_vector, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """What a transport knows about the site that it speaks for; each part is asked for when it is needed.
+    """A site as its transport knows it; each part is a function that is called when the part is needed.
 
     Parameters
     ----------
     client
-        () → the index of the client that this site is.
+        () → the index of this site's client.
     task
-        () → what it trains; reads the site's data.
+        () → its task; reads the site's data.
     state_dir
         () → the site's folder.
     policy
-        () → what the site allows.
+        () → the site's policy.
     methods
-        Classes of methods that the site knows besides the library's and those of installed packages.
+        Classes of methods that the site knows in addition to the library's and to installed packages'.
     """
 
     client: Callable[[], int]
@@ -51,10 +44,10 @@ class Site:
 
 
 def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = plain_vector) -> Payload:
-    """The reply to a request, which `read` takes out of the transport's message."""
+    """Return the reply to a request, which `read` takes out of the transport's message."""
 
     def answer() -> Reply:
-        policy = _load_policy(site)
+        policy = _refuse_as(RefusalCode.POLICY_FILE, site.policy)
         request = _refuse_as(RefusalCode.BAD_REQUEST, lambda: unpack_request(read(), site.methods, decode))
         if request.client != site.client():
             raise Refusal(
@@ -62,17 +55,17 @@ def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = pla
                 f"this node is client {site.client()}, but the request is for client {request.client}",
             )
         policy.check_request(request)
-        folder = site.state_dir()
+        folder = site.state_dir()  # before the data are read
         return handle_request(request, _load_task(site), folder, policy)
 
     return pack_reply(_or_code(answer, site))
 
 
 def answer_hello(site: Site) -> Payload:
-    """The reply to a greeting: which client the site is, its number of parameters and, if it tells, of rows."""
+    """Return the reply to a greeting: the client's index, its number of parameters and, if allowed, of rows."""
 
     def answer() -> ClientHello:
-        client, policy = site.client(), _load_policy(site)
+        client, policy = site.client(), _refuse_as(RefusalCode.POLICY_FILE, site.policy)
         task = _load_task(site)
         if policy.keep_back:
             task = policy.usable(task, SiteFolder(site.state_dir()).secret)
@@ -82,39 +75,28 @@ def answer_hello(site: Site) -> Payload:
 
 
 def _or_code(answer: Callable[[], Any], site: Site) -> Any:
-    """The answer, or the code of what went wrong, whose text goes to the site's log."""
+    """Return the answer, or a code after an error, whose text goes to the site's log."""
     try:
         return answer()
     except Refusal as refusal:
         code, text = refusal.code, str(refusal)
-    except Exception as error:  # whatever it is, its text may hold values of the site's table
+    except Exception as error:  # its text may hold values of the site's table
         LOG.exception("the site's app failed")
         code, text = RefusalCode.INTERNAL, str(error)
-    LOG.error("refused (%s): %s", code, text)
-    _note(site, code, text)
-    return ClientRefused(client=_client_or_zero(site), code=code)
-
-
-def _note(site: Site, code: RefusalCode, text: str) -> None:
+    LOG.error("request rejected (%s): %s", code, text)
     try:
         SiteFolder(site.state_dir()).audit.write("refused", code=str(code), text=text)
     except (FedScaffoldError, OSError) as failed:  # a full disk, or no folder at all
         LOG.error("this could not be written to the site's audit log: %s", failed)
-
-
-def _client_or_zero(site: Site) -> int:
     try:
-        return site.client()
+        client = site.client()
     except Refusal:
-        return 0
-
-
-def _load_policy(site: Site) -> SitePolicy:
-    return _refuse_as(RefusalCode.POLICY_FILE, site.policy)
+        client = 0
+    return ClientRefused(client=client, code=code)
 
 
 def _load_task(site: Site) -> LocalTask:
-    """The site's task; everything that goes wrong while its data are read has one code."""
+    """Return the site's task; all errors while its data are read have one code."""
     try:
         return site.task()
     except Refusal:
@@ -125,7 +107,7 @@ def _load_task(site: Site) -> LocalTask:
 
 
 def _refuse_as(code: RefusalCode, part: Callable[[], Any]) -> Any:
-    """What a part of the answer returns; a text about what is invalid in it becomes a refusal."""
+    """Return a part of the answer; turn `InvalidInput` into a `Refusal`."""
     try:
         return part()
     except UnknownMethod as error:

@@ -10,22 +10,21 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InUse
 from fedscaffold.core.files import Fields, exclusive, folder_at, json_value, replacing
-from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.state import (
     PendingUpdate,
     SentGradient,
     StoredClientState,
     initial_stored_state,
-)
+)  # fmt: skip
 from fedscaffold.federation.history import HISTORY_PATTERN
-from fedscaffold.federation.log import LOG
+from fedscaffold.federation.log import LOG, AuditLog
 from fedscaffold.federation.messages import NEVER, TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.vectors import open_vectors, write_vectors
 
 WHAT = "fedscaffold client state 3"
-KNOWN = "remembered"  # a vector that is only there where it is not what was sent
+KNOWN = "remembered"  # a vector that is only there if it differs from the sent one
 LOCK_WAIT = 10.0  # seconds to wait for an earlier request's process
 
 
@@ -37,7 +36,7 @@ class SiteFolder:
     state_dir
         The folder, which is made for its owner alone.
     budget_file
-        Where the site keeps what it has spent of its privacy budget; a file in the folder unless given.
+        The record of spending from the privacy budget; a file in the folder by default.
     """
 
     def __init__(self, state_dir: str | os.PathLike[str], *, budget_file: Path | None = None) -> None:
@@ -72,7 +71,7 @@ class SiteFolder:
             raise Refusal(RefusalCode.CANNOT_WRITE, f"cannot write {self.path / name}.json: {error}") from None
 
     def load_note(self, name: str) -> dict[str, Any] | None:
-        """What was kept in the file NAME.json; None if there is none."""
+        """Return the values in the file NAME.json; None if there is none."""
         file = self.path / f"{name}.json"
         if not file.exists():
             return None
@@ -83,7 +82,7 @@ class SiteFolder:
 
     @contextmanager
     def open_run(self, request: TrainRequest, policy: SitePolicy) -> Iterator["ClientStateFile"]:
-        """The client's file of the request's run, held by this process alone while the block runs."""
+        """Return the client's file of the request's run, which this process locks while the block runs."""
         folder = self.path / f"{request.config.name}-{request.run}"
         if not folder.is_dir():
             runs = sum(1 for path in self.path.iterdir() if path.is_dir())
@@ -106,23 +105,13 @@ class SiteFolder:
 
 
 class ClientStateFile:
-    """The file of one client in one run; one of another run or client, or a damaged one, is put aside.
-
-    Parameters
-    ----------
-    path
-        The file.
-    request
-        The request that is being answered, which says to whom the file must belong.
-    audit
-        The site's log.
-    """
+    """The file of the client and the run of a request; a damaged one, or one of another run, is put aside."""
 
     def __init__(self, path: Path, request: TrainRequest, audit: AuditLog) -> None:
         self.path, self.request, self.audit = path, request, audit
 
     def load(self) -> StoredClientState | None:
-        """What `save` stored last; None if there is no file, or none that can be used."""
+        """Return the state that `save` stored last; None without a usable file."""
         try:
             return self._load()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a site allows a server to ask: a file at the site, obeyed before any request is."""
+"""A site's policy: the requests that it allows, from a file at the site."""
 
 import dataclasses
 import hashlib
@@ -23,10 +23,10 @@ DELTA_SHARE = 0.1  # δ of a privacy budget in units of one over the rows, unles
 
 @dataclass(frozen=True, kw_only=True)
 class SitePolicy:
-    """What a site allows, whatever a server asks. A request that breaks a rule is refused before any work.
+    """The limits of a site for requests of any server; a request that breaks one is rejected before any work.
 
     The defaults are meant to be safe for tables of people: no update is made from fewer than ten records at a
-    time, and the server cannot know which records a batch holds. They are no proof of privacy; see the page on
+    time, and the server cannot know which records a batch holds. They do not prove privacy; see the page on
     security.
 
     Parameters
@@ -48,23 +48,24 @@ class SitePolicy:
     keep_back
         Share of the rows that is never used for training, chosen by a secret of the site; in [0, 1).
     tell_rows
-        Whether the server is told the number of rows.
+        Whether the server receives the number of rows.
     tell_state
-        Whether the server is told the client state when its backup of it is damaged. A server that keeps backups
+        Whether the server receives the client state if its backup of it is damaged. A server that keeps backups
         can compute the state from what it received anyway.
     draws
         "secret": which records a batch holds depends on a secret of the site, so that the server cannot know it.
         "seed": on the run's seed, as in a simulation, so that a federated run can be compared with one.
     changed_data
-        "refuse" requests of a run whose data have changed since the site joined it, or "warn" in the site's log.
+        After a change of the data since the site joined a run, "refuse" its requests, or "warn" in the
+        site's log.
     epsilon, delta
-        A privacy budget for all runs together: only requests with noise are answered, what they spend is kept in
-        the site's folder, and what would exceed ε is refused. δ is a tenth of one over the number of rows unless
-        given, and must be given to protect the site; without ε there is no budget.
+        A privacy budget for all runs together: only requests with noise are answered, their cost is recorded in
+        the site's folder, and a request that would exceed ε is rejected. δ is a tenth of one over the number of
+        rows by default, and must be given to protect the site; without ε nothing is budgeted.
     protect
-        What the budget is of: "rows", every row of the table, or "site", the table as a whole.
+        The subject of the budget: "rows", every row of the table, or "site", the table as a whole.
     run_epsilon
-        What a single run may spend of ε; all of it unless given. In a study at most the study's own ε.
+        The part of ε that a single run may spend; all of it by default. In a study at most the study's ε.
 
     Examples
     --------
@@ -124,14 +125,14 @@ class SitePolicy:
 
     @classmethod
     def for_simulation(cls) -> Self:
-        """A policy that allows everything and draws by the run's seed: for tests, on data that are no secret."""
+        """Return a policy that allows everything and draws by the run's seed, for tests on public data."""
         return cls(
             min_batch_size=1, min_rows=1, max_local_steps=MOST, max_rounds=MOST, max_runs=MOST, draws="seed"
         )  # fmt: skip
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a policy from a TOML file with the parameters as keys; those that are missing have their defaults.
+        """Read a policy from a TOML file with the parameters as keys, all of them optional.
 
         A table [study] in the file is for `federation.study.site.SiteRules`.
 
@@ -158,16 +159,16 @@ class SitePolicy:
             raise InvalidInput(f"{os.fspath(path)}: {error}") from None
 
     def delta_for(self, n_rows: int) -> float:
-        """δ of the budget of a table with so many rows."""
+        """Return δ of the budget of a table with `n_rows` rows."""
         return DELTA_SHARE / n_rows if self.delta is None else self.delta
 
     def check_name(self, name: str) -> None:
-        """Refuse a run or study whose name is not allowed."""
+        """Raise if the name of a run or study is not allowed."""
         if not any(fnmatchcase(name, pattern) for pattern in self.run_names):
             raise Refusal(RefusalCode.POLICY_RUN_NAME, f"the policy allows no run called {name}")
 
     def check_request(self, request: TrainRequest) -> None:
-        """Refuse a request that breaks a rule, before the site's data are read."""
+        """Raise if a request breaks a rule, before the site's data are read."""
         config = request.config
         self.check_name(config.name)
         method = type(config.method).__name__
@@ -181,7 +182,7 @@ class SitePolicy:
             )
 
     def check_task(self, request: TrainRequest, task: LocalTask) -> None:
-        """Refuse a request that breaks a rule which depends on the number of the site's rows."""
+        """Raise if a request breaks a rule that depends on the number of the site's rows."""
         if task.n_rows < self.min_rows:
             raise Refusal(
                 RefusalCode.POLICY_ROWS, f"there are {task.n_rows} rows, the policy asks for {self.min_rows}"
@@ -194,7 +195,7 @@ class SitePolicy:
             )
 
     def usable(self, task: LocalTask, secret: bytes) -> LocalTask:
-        """The task without the rows that are kept back, which depend on the site's secret and their positions."""
+        """Return the task without the rows to keep back, which depend on the site's secret and their positions."""
         if self.keep_back == 0.0:
             return task
         if not isinstance(task, ProblemTask):
@@ -206,7 +207,7 @@ class SitePolicy:
         return task.without_rows(uniform < self.keep_back)
 
     def seed_of(self, request: TrainRequest, secret: bytes) -> int:
-        """The seed of the site's draws of records."""
+        """Return the seed of the site's draws of records."""
         if self.draws == "seed":
             return request.config.seed
         text = f"{request.run} {request.config.seed}".encode()

@@ -1,4 +1,4 @@
-"""A site's own protection: which requests it answers under a privacy budget, what they cost, and its noise."""
+"""A site's privacy: the requests that it answers under a budget, their cost, and the noise in messages."""
 
 import numpy as np
 
@@ -65,7 +65,7 @@ def _check_messages(privacy: ClientLevel, request: TrainRequest) -> None:
 
 
 def pay(request: TrainRequest, n_rows: int, store: SiteStore, policy: SitePolicy) -> None:
-    """Write down, before it is computed, what the answer to a request spends; refused if that is too much.
+    """Record the cost of an answer before it is computed; raise if it exceeds the privacy budget.
 
     Every local step is a release that protects rows; a message is one that protects the site.
     """
@@ -87,10 +87,10 @@ def pay(request: TrainRequest, n_rows: int, store: SiteStore, policy: SitePolicy
 
 
 class NoisyMessages(MessageProtection):
-    """Clips messages to whole numbers of a public unit, and adds noise on them that nobody can draw again."""
+    """Messages clipped to whole numbers of a public unit, plus noise from the operating system's generator."""
 
     def __call__(self, sent: Array, theta: Array, round: int, clients: IntArray | None) -> tuple[Array, Array]:
-        """Return noisy messages, and what clients remember of them: the same."""
+        """Return noisy messages twice: as sent, and as clients remember them."""
         start, unit = theta[:, None], self.privacy.clip / CLIP
         change = clipped(sent - start, self.privacy.clip)
         if self.privacy.noise_multiplier > 0.0:  # without noise nothing is protected, and nothing paid for
@@ -101,7 +101,7 @@ class NoisyMessages(MessageProtection):
 
 
 def message_protection(request: TrainRequest) -> MessageProtection | None:
-    """Return what clips a site's message and adds noise; None if messages need neither."""
+    """Return the clipping and noise of a site's messages; None if they need neither."""
     privacy = request.config.privacy
     if not isinstance(privacy, ClientLevel):
         return None

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from fedscaffold.federation.client.state import (
 from fedscaffold.federation.client.store import SiteStore, StateFile
 from fedscaffold.federation.client.task import HasFingerprint, LocalTask, OpensPrivately
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest
+from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest, place_of
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.simulation.block import Block, open_block
 
@@ -38,22 +37,22 @@ def handle_request(
     state_dir: str | os.PathLike[str] | SiteStore,
     policy: SitePolicy = DEFAULT_POLICY,
 ) -> ClientUpdate | StateLost:
-    """Compute what a request asks for if the site's policy allows it, and store it before it is sent.
+    """Compute the answer to a request if the site's policy allows it, and store it before it is sent.
 
-    An update enters the client state only when the server says, in a later request, that it was counted. So a
-    reply that is lost, late or refused, and a client that is killed at any moment, leave Σ w_c ξ_c as it was. The
+    An update enters the client state only when a later request of the server says that it was counted. So a
+    reply that is lost, late or rejected, and a client that is killed at any moment, leave Σ w_c ξ_c as it was. The
     same request again gives the same reply, from disk.
 
     Parameters
     ----------
     request
-        What the server asks.
+        The server's request.
     task
-        What the client trains.
+        The client's task.
     state_dir
         The site's folder, on a disk that outlives the node; or another store of client states.
     policy
-        What the site allows.
+        The site's policy.
 
     Returns
     -------
@@ -107,15 +106,15 @@ def handle_request(
             try:
                 stored = reconcile(stored, request)
             except LostState as lost:
-                site.audit.write("state-lost", reason=lost.reason, **_place(request))
-                return StateLost(**_place(request), reason=lost.reason)
+                site.audit.write("state-lost", reason=lost.reason, **place_of(request))
+                return StateLost(**place_of(request), reason=lost.reason)
             paid = partial(pay, request, task.n_rows, site, policy)
             vector = _local_steps(request, task, seed, stored, file, policy, paid)
     flat = np.ascontiguousarray(vector[0, 0], dtype=np.float64)
-    site.audit.write("answered", phase=request.phase, sha256=_digest(flat), numbers=flat.size, **_place(request))
+    place = {**place_of(request), "phase": request.phase}
+    site.audit.write("answered", **place, sha256=_digest(flat), numbers=flat.size)
     return ClientUpdate(
-        **_place(request),
-        phase=request.phase,
+        **place,
         vector=flat,
         n_rows=task.n_rows if policy.tell_rows else None,
         client_state=stored.client_state if request.return_state and policy.tell_state else None,
@@ -126,7 +125,7 @@ def _gradient(
     request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
     policy: SitePolicy,
 ) -> Array:  # fmt: skip
-    """The gradient at θ; the one that was sent before if the request was answered before."""
+    """Return the gradient at θ, from the stored state if the request was answered before."""
     sent, theta = stored.gradient, request.server.theta[0]
     same = sent is not None and (sent.round, sent.history) == (request.round, request.history)
     if sent is not None and same and np.array_equal(sent.theta, theta):
@@ -143,10 +142,7 @@ def _local_steps(
     request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
     policy: SitePolicy, paid: Callable[[], None],
 ) -> Array:  # fmt: skip
-    """The message after local steps; the one that was sent before if the request was answered before.
-
-    Steps that are taken are paid for before, from the site's privacy budget.
-    """
+    """Return the message after local steps, from the stored state if the request was answered before."""
     mean_gradient = "" if request.mean_gradient is None else _digest(request.mean_gradient)
     pending = stored.pending
     if (
@@ -173,7 +169,7 @@ def _local_steps(
 
 
 def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractContextManager[Block]:
-    """The simulator's block, of this client alone; its weight is not used, since the server aggregates."""
+    """Return the simulator's block of this client alone; its weight is not used, since the server aggregates."""
     config, client = request.config, request.client
     open_task = partial(task.open, seed=seed, client=client)
     if isinstance(config.privacy, RecordLevel):
@@ -209,7 +205,7 @@ def _check_answers(stored: StoredClientState, policy: SitePolicy) -> None:
 
 
 def _check_data(stored: StoredClientState, data: str, policy: SitePolicy, site: SiteStore) -> None:
-    """Refuse or report data that are not those of the client's first answer."""
+    """Raise or warn if the data differ from the client's first answer, as the policy says."""
     if stored.data == data:
         return
     text = "the client's data have changed since it joined the run"
@@ -217,10 +213,6 @@ def _check_data(stored: StoredClientState, data: str, policy: SitePolicy, site: 
     if policy.changed_data == "refuse":
         raise Refusal(RefusalCode.DATA_CHANGED, f"{text}; restore them, or start a new run")
     LOG.warning(text)
-
-
-def _place(request: TrainRequest) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in ("client", "run", "history", "resets", "round")}
 
 
 def _digest(vector: Array) -> str:

@@ -3,9 +3,8 @@
 from typing import Any, NamedTuple
 
 from fedscaffold.core.types import Array
-from fedscaffold.federation.clipping import RESTATED, shorten
 from fedscaffold.federation.history import extend_history
-from fedscaffold.federation.messages import NEVER, LossReason, TrainRequest
+from fedscaffold.federation.messages import NEVER, RESTATED, LossReason, TrainRequest, shorten
 from fedscaffold.federation.run_config import RunConfig
 
 
@@ -16,7 +15,7 @@ class PendingUpdate(NamedTuple):
     history: str  # up to the beginning of that round
     mean_gradient: str  # digest of the request's, or "" if it had none
     sent: Array  # (1, 1, dim)
-    remembered: Array  # the same, or what the client knows of it where a part of a sum's noise was added
+    remembered: Array  # the same, or the part that the client knows if a share of a sum's noise was added
     server: Any  # the server state from which the local steps started
 
 
@@ -30,7 +29,7 @@ class SentGradient(NamedTuple):
 
 
 class StoredClientState(NamedTuple):
-    """What a client keeps between two requests."""
+    """A client's memory between two requests."""
 
     resets: int  # how often all client states of the run were reset before this one
     last_counted: int  # the last round that `client_state` includes, or NEVER
@@ -51,17 +50,17 @@ class LostState(Exception):
 
 
 def initial_stored_state(config: RunConfig, resets: int, data: str) -> StoredClientState:
-    """What a client keeps before its first round, or after a reset of all client states."""
+    """Return a client's memory before its first round, or after a reset of all client states."""
     return StoredClientState(resets, NEVER, None, config.initial_client_state, None, None, 0, data)
 
 
 def reconcile(stored: StoredClientState, request: TrainRequest) -> StoredClientState:
-    """The stored state, brought to the round that the server counted last; raises `LostState` if it is not there.
+    """Return the stored state as of the round that the server counted last, or raise `LostState`.
 
     If the server counted the pending update, the method's rule enters it into the client state, shortened as the
     server shortened it. If the server did not, the update stays pending, and is sent again only when the same
     round is requested again. A state of another history of the run, such as an older copy of the client's file, is
-    lost, and so is one that the server has limited, of which it sends its own.
+    lost, and so is one that the server has limited, in place of which the server sends another.
     """
     if not request.config.has_client_state:
         return stored._replace(resets=request.resets)

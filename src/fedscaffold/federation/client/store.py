@@ -1,4 +1,4 @@
-"""Where a site keeps its client states: in a folder (`client.files.SiteFolder`), or in memory in one process."""
+"""Stores of client states: a folder (`client.files.SiteFolder`), or memory in one process."""
 
 import secrets
 import shutil
@@ -19,7 +19,7 @@ class StateFile(Protocol):
     """The stored state of one client in one run."""
 
     def load(self) -> StoredClientState | None:
-        """What `save` stored last; None if there is none that can be used."""
+        """Return the state that `save` stored last; None without a usable one."""
 
     def save(self, stored: StoredClientState) -> None:
         """Replace what is stored."""
@@ -32,15 +32,15 @@ class Log(Protocol):
         """Add an entry with the name of the event, and facts that JSON can hold."""
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The entries in their order."""
+        """Return the entries in their order."""
 
 
 class SiteStore(Protocol):
-    """What a site keeps from one request to the next."""
+    """A site's memory from one request to the next."""
 
     @property
     def audit(self) -> Log:
-        """The log of what the site answered, refused and sent."""
+        """The log of the site's answers and rejections."""
 
     @property
     def secret(self) -> bytes:
@@ -48,16 +48,16 @@ class SiteStore(Protocol):
 
     @property
     def budget_file(self) -> Path:
-        """The file in which the site keeps what it has spent of its privacy budget."""
+        """The file with the record of spending from the site's privacy budget."""
 
     def open_run(self, request: TrainRequest, policy: SitePolicy) -> AbstractContextManager[StateFile]:
-        """The client's state in the request's run, held by this process alone while the block runs."""
+        """Return the client's state in the request's run, which this process locks while the block runs."""
 
     def save_note(self, name: str, values: Mapping[str, Any]) -> None:
         """Keep values that JSON can hold under a name."""
 
     def load_note(self, name: str) -> dict[str, Any] | None:
-        """What was kept under a name; None if there is nothing."""
+        """Return the values under a name; None if there are none."""
 
 
 class MemoryStore:
@@ -88,7 +88,7 @@ class MemoryStore:
 
     @contextmanager
     def open_run(self, request: TrainRequest, policy: SitePolicy) -> Iterator[StateFile]:
-        """The client's state in the request's run."""
+        """Return the client's state in the request's run."""
         yield _StateInMemory(self._states, (request.run, request.client))
 
     def save_note(self, name: str, values: Mapping[str, Any]) -> None:
@@ -96,7 +96,7 @@ class MemoryStore:
         self._notes[name] = dict(values)
 
     def load_note(self, name: str) -> dict[str, Any] | None:
-        """What was kept under a name; None if there is nothing."""
+        """Return the values under a name; None if there are none."""
         return self._notes.get(name)
 
 
@@ -111,7 +111,7 @@ class MemoryLog:
         self.entries.append({"event": event, **facts})
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The entries in their order."""
+        """Return the entries in their order."""
         yield from self.entries
 
 

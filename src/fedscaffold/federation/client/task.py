@@ -1,4 +1,4 @@
-"""What a client trains."""
+"""The tasks that clients train."""
 
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +18,7 @@ from fedscaffold.privacy.grid import OnGrid
 
 @runtime_checkable
 class LocalTask(Protocol):
-    """What a client trains: a model of `dim` parameters on `n_rows` rows of data.
+    """A client's task: a model of `dim` parameters on `n_rows` rows of data.
 
     Examples
     --------
@@ -38,15 +38,15 @@ class LocalTask(Protocol):
         """n_c, the number of rows, to which the client's weight is proportional by default."""
 
     def open(self, batches: Batches, *, seed: int, client: int) -> AbstractContextManager[LocalSgd]:
-        """The local steps of this client, as a block of one client; see `core.protocols.LocalSgd`."""
+        """Return the local steps of this client, as a block of one client; see `core.protocols.LocalSgd`."""
 
 
 @runtime_checkable
 class HasFingerprint(Protocol):
-    """A task that can tell whether its data are the same as before."""
+    """A task whose data have a digest."""
 
     def fingerprint(self) -> str:
-        """A digest of the data, the same as long as they are."""
+        """Return a digest of the data, which changes with them."""
 
 
 @runtime_checkable
@@ -56,7 +56,7 @@ class OpensPrivately(Protocol):
     def open_privately(
         self, batches: Batches, *, privacy: RecordLevel, seed: int, client: int
     ) -> AbstractContextManager[LocalSgd]:
-        """Local steps with clipped gradients and noise from the operating system's generator."""
+        """Return local steps with clipped gradients and noise from the operating system's generator."""
 
 
 @runtime_checkable
@@ -64,7 +64,7 @@ class SelectsRows(Protocol):
     """A problem of which some records can be left out."""
 
     def take_rows(self, rows: IntArray) -> Problem:
-        """The same problem on some of its records."""
+        """Return the same problem on some of its records."""
 
 
 class ProblemTask:
@@ -108,25 +108,25 @@ class ProblemTask:
         return int(self.problem.sizes[0])
 
     def fingerprint(self) -> str:
-        """A digest of the problem's records and settings."""
+        """Return a digest of the problem's records and settings."""
         return str(self.problem.fingerprint())
 
     def open(self, batches: Batches, *, seed: int, client: int) -> AbstractContextManager[LocalSgd]:
-        """The engine's local steps on the problem."""
+        """Return the engine's local steps on the problem."""
         batches.check_fits(self.problem.sizes)
         return self.engine.open(self.problem, batches, seed=seed, first_client=client)
 
     def open_privately(
         self, batches: Batches, *, privacy: RecordLevel, seed: int, client: int
     ) -> AbstractContextManager[LocalSgd]:
-        """Local steps with clipped gradients and noise that nobody can draw again, by the reference engine."""
+        """Return the reference engine's steps, with clipped gradients and noise from the operating system."""
         batches.check_fits(self.problem.sizes)
         check_clippable(self.problem)
         noisy: Any = OnGrid(self.problem, privacy) if privacy.noise_multiplier > 0.0 else self.problem
         return Reference().open(noisy, batches, seed=seed, first_client=client, privacy=privacy)
 
     def without_rows(self, kept_back: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "ProblemTask":
-        """The same task on the rows that are not kept back."""
+        """Return the same task on the rows that are not kept back."""
         if not isinstance(self.problem, SelectsRows):
             raise Refusal(RefusalCode.POLICY_KEEP_BACK)
         return ProblemTask(self.problem.take_rows(np.flatnonzero(~kept_back)), self.engine)

@@ -1,4 +1,4 @@
-"""The server's backup of client states, for clients that lose theirs."""
+"""The server's backup of client states, for clients that lose them."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -22,10 +22,10 @@ WHAT = "fedscaffold backup of client states 3"
 class StateBackup:
     """Client states as the server computes them itself: with the method's rule, from what the clients sent.
 
-    A backup costs no traffic, and gives the server no new information: whoever knows what a client sent and what
-    was made of it can compute its state. A round writes one file with the states of all clients whose updates it
+    A backup costs no traffic, and gives the server no new information: a client's state follows from its updates
+    and the server's states. A round writes one file with the states of all clients whose updates it
     counted; a file stays until all of them were counted again. With cohorts of k clients that is about ln k times
-    N·d numbers. Where these are too many for the server's disk, keep no backup; a client that loses its state then
+    N·d numbers. If these are too many for the server's disk, keep no backup; a client that loses its state then
     makes the server reset all client states.
 
     Parameters
@@ -45,9 +45,7 @@ class StateBackup:
         self._open: dict[int, VectorFile | None] = {}  # headers of files, by round
 
     def load(self, config: RunConfig, ledger: Ledger, client: int) -> Any:
-        """The client's state after its last counted round, arrays (1, 1, dim); None if there is no backup of
-        it.
-        """
+        """Return the client's state after its last counted round, arrays (1, 1, dim); None without a backup."""
         counted = int(ledger.last_counted[client])
         if counted == NEVER or not config.has_client_state:
             return config.initial_client_state
@@ -59,7 +57,7 @@ class StateBackup:
             return None
 
     def load_all(self, config: RunConfig, ledger: Ledger, clients: Iterable[int]) -> dict[int, Any]:
-        """The states of those clients of which there is a backup."""
+        """Return the states of the clients that the backup has."""
         if self.folder is None or not config.has_client_state:
             return {}
         found = ((client, self.load(config, ledger, client)) for client in sorted(clients))
@@ -94,7 +92,7 @@ class StateBackup:
         return sorted(set(counted) - set(known))
 
     def missing(self, config: RunConfig, ledger: Ledger, clients: Iterable[int]) -> set[int]:
-        """Those of the clients whose state should be in the backup and is not."""
+        """Return the clients whose state should be in the backup and is not."""
         if self.folder is None or not config.has_client_state:
             return set()
         found = set()
@@ -118,7 +116,7 @@ class StateBackup:
         self._open = {round: file for round, file in self._open.items() if round in rounds}
 
     def _file(self, config: RunConfig, ledger: Ledger, round: int) -> VectorFile | None:
-        """The file of a round if it belongs to this history of the run."""
+        """Return the file of a round if it belongs to this history of the run."""
         if self.folder is None:
             return None
         if round not in self._open:

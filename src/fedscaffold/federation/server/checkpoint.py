@@ -21,11 +21,11 @@ WHAT = "fedscaffold federation 4"
 
 
 class ServerCheckpoint(NamedTuple):
-    """The ledger, and what the clients' sites are known by."""
+    """The ledger, with weights, numbers of rows and keys of the clients."""
 
     ledger: Ledger
     weights: Array  # (n_clients,), summing to one
-    n_rows: IntArray  # (n_clients,): as each client told when the run began, 0 if it did not
+    n_rows: IntArray  # (n_clients,): as each client reported when the run began, 0 if it did not
     keys: Mapping[int, str]  # public keys of the clients' nodes in hexadecimal, by client
 
 
@@ -40,24 +40,24 @@ class CheckpointFolder:
     folder
         The folder.
     keep
-        How many of the newest are kept, at least 1.
+        Number of the newest checkpoints that are kept, at least 1.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 5) -> None:
         self.folder, self.keep = Path(folder), keep
-        self._referred: dict[int, set[int]] = {}  # which rounds' states each kept checkpoint refers to
+        self._referred: dict[int, set[int]] = {}  # rounds whose states a kept checkpoint refers to
 
     def rounds(self) -> list[int]:
-        """Numbers of complete rounds of which there is a checkpoint, in ascending order."""
+        """Return the numbers of complete rounds that have a checkpoint, in ascending order."""
         names = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.npz"))
         return sorted(int(name) for name in names if name.isdigit())
 
     def path(self, rounds: int) -> Path:
-        """The file of the checkpoint after so many rounds."""
+        """Return the file of the checkpoint after `rounds` rounds."""
         return self.folder / f"round-{rounds:06d}.npz"
 
     def save(self, config: RunConfig, theta0: Array, checkpoint: ServerCheckpoint) -> set[int]:
-        """Write a checkpoint, then remove those that are no longer needed; the rounds that kept ones refer to."""
+        """Write a checkpoint, remove ones that are not needed, and return the rounds that the others refer to."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ledger = checkpoint.ledger
         arrays = {f"server/{name}": values for name, values in ledger.server._asdict().items()}
@@ -75,7 +75,7 @@ class CheckpointFolder:
         return self._prune(ledger)
 
     def load(self, config: RunConfig, theta0: Array) -> ServerCheckpoint | None:
-        """The newest checkpoint; None if there is none. One that is damaged, or of another run, is refused."""
+        """Return the newest checkpoint, None if there is none; raise if it is damaged or of another run."""
         found = self.rounds()
         if not found:
             return None
@@ -93,18 +93,14 @@ class CheckpointFolder:
         digests = fields.fields("histories")
         histories = {r: digests.text(str(r), pattern=HISTORY_PATTERN) for r in sorted(referred)}
         ledger = Ledger(
-            run=fields.text("run", pattern=RUN_PATTERN),
-            history=fields.text("history", pattern=HISTORY_PATTERN),
-            round=round,
-            resets=fields.integer("resets", least=0),
-            server=newest.server(config),
-            last_counted=last_counted,
+            run=fields.text("run", pattern=RUN_PATTERN), history=fields.text("history", pattern=HISTORY_PATTERN),
+            round=round, resets=fields.integer("resets", least=0),
+            server=newest.server(config), last_counted=last_counted,
             counted_scale=newest.arrays.array("counted_scale", (config.n_clients,)),
             earlier_states={r: self._state_after(r, config, histories[r]) for r in sorted(needed)},
-            histories=histories,
-            first_distance=fields.number("first_distance", least=0.0),
+            histories=histories, first_distance=fields.number("first_distance", least=0.0),
             spread=fields.number("spread", least=0.0),
-        )
+        )  # fmt: skip
         keys = fields.fields("keys")
         for rounds in found[-self.keep :]:
             self._referred[rounds] = set(self._read(rounds, config).last_counted(config).tolist())
@@ -145,7 +141,7 @@ class CheckpointFolder:
         return _Read(path, fields, Fields(arrays, str(path), error=CheckpointMismatch))
 
     def _prune(self, ledger: Ledger) -> set[int]:
-        """Remove what no kept checkpoint refers to; the rounds that they refer to."""
+        """Remove files that no kept checkpoint refers to; return the rounds that they refer to."""
         self._referred[ledger.round] = set(ledger.last_counted.tolist())
         self._referred = {r: found for r, found in self._referred.items() if r <= ledger.round}
         kept = sorted(self._referred)[-self.keep :]
@@ -156,22 +152,6 @@ class CheckpointFolder:
             if rounds not in needed and rounds <= ledger.round:
                 self.path(rounds).unlink(missing_ok=True)
         return referred
-
-
-def newest_model(folder: str | os.PathLike[str]) -> tuple[int, Array] | None:
-    """The number of complete rounds and θ, shape (dim,), of the run in a server's folder; None before the
-    first.
-    """
-    checkpoints = CheckpointFolder(Path(folder) / "checkpoints")
-    found = checkpoints.rounds()
-    if not found:
-        return None
-    path = checkpoints.path(found[-1])
-    try:
-        arrays, _ = npz.read(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointMismatch(f"{path} cannot be read: {error}") from None
-    return found[-1], Fields(arrays, str(path), error=CheckpointMismatch).array("server/theta", (1, None))[0]
 
 
 class _Read(NamedTuple):

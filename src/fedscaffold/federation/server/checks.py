@@ -1,4 +1,4 @@
-"""Which updates are refused, and which are shortened because they are far longer than those of the others."""
+"""Checks of updates: some are rejected, and some shortened because they are far longer than the others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.federation.clipping import shorten
-from fedscaffold.federation.messages import ClientUpdate, TrainRequest
+from fedscaffold.federation.messages import PLACE, ClientUpdate, TrainRequest, shorten
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.ledger import Ledger, aggregate, stack_states
 
@@ -24,8 +23,8 @@ TINY = float(np.finfo(np.float64).tiny)
 
 
 def malformed(request: TrainRequest, update: ClientUpdate) -> str | None:
-    """What is wrong with an update taken by itself, as the end of a sentence; None if nothing is."""
-    for name in ("client", "run", "history", "resets", "round", "phase"):
+    """Return the error of an update by itself, as the end of a sentence; None if it has none."""
+    for name in (*PLACE, "phase"):
         asked, found = getattr(request, name), getattr(update, name)
         if asked != found:
             return f"it is for {name} {found}, but the request was for {name} {asked}"
@@ -40,9 +39,7 @@ def malformed(request: TrainRequest, update: ClientUpdate) -> str | None:
 
 
 class Lengths(NamedTuple):
-    """The usual distance ‖sent − θ‖, the clients whose updates are shortened to what, and those refused and
-    why.
-    """
+    """The usual distance ‖sent − θ‖, the scales of shortened updates, and the reasons of rejected ones."""
 
     usual: float
     scales: dict[int, float]
@@ -52,15 +49,15 @@ class Lengths(NamedTuple):
 def check_lengths(
     ledger: Ledger, sent: Mapping[int, Array], weights: Array, outlier_factor: float | None
 ) -> Lengths:
-    """Compare ‖sent − θ‖ with what is usual in this round, in time N log N for N updates.
+    """Compare ‖sent − θ‖ with the usual distance of this round, in time N log N for N updates.
 
     The usual distance is a weighted median, so that clients with less than half of the weight can neither raise it
-    above nor push it below what the others do. It counts as at least 1 % of that of the first round, where clients
-    do not agree yet, and as at least ‖θ‖/1000: small steps of a run that converges, and rounding errors of clients
-    that are at their own optimum, do not say what is usual. Nor do they where a client differs from the others and
-    is the last to learn its control variate; so 15 % of what a usual control variate adds up to in a round counts
-    as usual too. An update that is too long (see `limits`) counts shortened; one of more than 1000 times the usual
-    distance is refused.
+    above nor push it below the others' distances. It counts as at least 1 % of that of the first round, when
+    clients do not agree yet, and as at least ‖θ‖/1000, since small steps of a run that converges, and rounding
+    errors of clients at their optimum, are not a measure. Nor are they if a client differs from the others and is
+    the last to learn its control variate; so 15 % of the sum of a usual control variate over a round counts as
+    usual too. An update that is too long (see `limits`) counts shortened; one of more than 1000 times the usual
+    distance is rejected.
     """
     clients = sorted(sent)
     if not clients or outlier_factor is None:
@@ -88,7 +85,7 @@ def check_lengths(
 
 
 class States(NamedTuple):
-    """The vectors that count instead of what some clients sent, the share of their states' distances from the
+    """The vectors that count instead of some clients' updates, the share of their states' distances from the
     others' that is left, and how far a usual control variate moves a client in a round.
     """
 
@@ -105,24 +102,16 @@ def check_states(
     weights: Array,
     outlier_factor: float | None,
 ) -> States:
-    """Find the clients whose states would be too far from the others', and what counts instead of their updates.
+    """Find clients whose states would be too far from the others', and the vectors that count instead.
 
     A client that pushes θ in one direction in every round, each time by a usual distance, is not found by
-    `check_lengths`, and control variates add up what it does. But the server knows the control variate that its
-    updates imply, and that of a client is minus the gradient of its own loss: with its distance from the others'
-    limited (see `excess`), a client has no more influence on where the run ends than one whose data differ so much
-    from the others'. The vector that counts is the one that puts the client state at the limit. A shorter update
+    `check_lengths`, and control variates add up its pushes. But the server knows the control variate that its
+    updates imply, which for an honest client is minus the gradient of its loss. With a limited distance from the
+    others' (see `excess`), a client has no more influence on the result than one whose data differ by that much.
+    The vector that counts is the one that puts the client state at the limit. A shorter update
     alone would not do: a control variate that grew while all were long, as in a first round far from the optimum,
     would stay as it is once the others have come to terms with it.
-
-    Parameters
-    ----------
-    config, ledger, weights, outlier_factor
-        As in `run_round`.
-    sent
-        The updates, by client, shortened by `check_lengths` already.
-    states
-        The client states before the round; clients whose state is not known are left out.
+    `sent` are the updates that `check_lengths` shortened, `states` the known client states before the round.
     """
     clients = [client for client in sorted(sent) if states.get(client) is not None]
     if outlier_factor is None or not config.has_client_state or not clients:
@@ -135,7 +124,7 @@ def check_states(
         after = aggregate(config, ledger, counted, weights)
 
         def implied(some: Sequence[int], more: float = 0.0, after: Any = after) -> Array:
-            """States of some clients once their vectors, with so much more in each number, have counted."""
+            """Return states of some clients after a round that counts their vectors plus `more`."""
             messages = np.stack([counted[client] for client in some]) + more
             block = stack_states([states[client] for client in some])
             updated = method.update_clients(block, messages[None], ledger.server, after)
@@ -146,7 +135,7 @@ def check_states(
         for rows in few_rows(len(clients), config.dim):
             new[rows] = implied(clients[rows])
             slope = float(np.maximum(slope, np.abs(implied(clients[rows], 1.0) - new[rows]).max()))
-        spread = usual_distance(new, w, w @ new / w.sum()) / slope
+        spread = weighted_quantile(distances(new, w @ new / w.sum()), w, 0.75) / slope
         least = LEAST_OF_FIRST * ledger.first_distance * slope
         long = excess(new, w, STATES_DIFFER * outlier_factor, least=least)
         if not long:
@@ -162,21 +151,20 @@ def check_states(
 
 
 def few_rows(n_rows: int, numbers: int) -> list[slice]:
-    """All rows of so many numbers, few at a time: where models are large, copies of all would not fit."""
+    """Return slices of few rows each, since copies of all rows of large models would not fit into memory."""
     at_once = max(1, NUMBERS_AT_ONCE // numbers)
     return [slice(begin, begin + at_once) for begin in range(0, n_rows, at_once)]
 
 
 def excess(states: Array, weights: Array, factor: float, *, least: float) -> dict[int, tuple[float, Array]]:
-    """Rows of `states` that are too far from the others' mean: the share of the distance that is allowed, and the
+    """Return rows of `states` that are too far from the others' mean: the allowed share of the distance, and the
     vector back to there.
 
-    What is usual is how far the others are from their own mean, without the row itself, which pulls the mean of
-    all, and with it all others: a value such that at most a quarter of their weight is further away. Allowed is
-    `factor` times that, and more where there are few others to judge by: 1 + 2/(n − 1) times for n of them, which
-    is (Σ w)²/Σ w² for unequal weights. A row with a small weight may differ as much as moves the mean by
-    `factor`·√(Σ w²/10): that is in proportion to how much the mean of so many clients depends on who they are. A
-    row with half of the weight or more is never too far.
+    The usual distance is that of the others from their mean, without the row itself, which pulls the mean of all:
+    a value such that at most a quarter of their weight is further away. Allowed is `factor` times that, and more
+    if there are few others to judge by: 1 + 2/(n − 1) times for n of them, which is (Σ w)²/Σ w² for unequal
+    weights. A row with a small weight may differ as much as moves the mean by `factor`·√(Σ w²/10), in proportion
+    to the variation of the mean between draws of clients. A row with half of the weight or more is never too far.
 
     Only the rows that pull the mean most are compared with the others by themselves, so that the time is in
     proportion to the number of rows.
@@ -200,13 +188,8 @@ def excess(states: Array, weights: Array, factor: float, *, least: float) -> dic
     return found
 
 
-def usual_distance(states: Array, weights: Array, mean: Array) -> float:
-    """The distance from the mean beyond which at most a quarter of the weight is."""
-    return weighted_quantile(distances(states, mean), weights, 0.75)
-
-
 def distances(states: Array, mean: Array) -> Array:
-    """‖s − mean‖ of each row s."""
+    """Return ‖s − mean‖ of each row s."""
     with np.errstate(over="ignore", invalid="ignore"):
         parts = [np.linalg.norm(states[rows] - mean, axis=1) for rows in few_rows(len(states), mean.size)]
     return np.concatenate(parts)
@@ -215,7 +198,7 @@ def distances(states: Array, mean: Array) -> Array:
 def clip_gradients(
     gradients: Mapping[int, Array], weights: Array, outlier_factor: float | None
 ) -> tuple[dict[int, Array], dict[int, str]]:
-    """Exchanged gradients, shortened where they are too long, and the clients whose are refused, and why."""
+    """Return exchanged gradients, shortened if they are too long, and reasons of rejected ones by client."""
     clients = sorted(gradients)
     if not clients or outlier_factor is None:
         return dict(gradients), {}
@@ -234,29 +217,29 @@ def clip_gradients(
 
 
 def limits(lengths: Array, weights: Array, outlier_factor: float, *, least: float) -> Array:
-    """How long each client's vector may be, of which `lengths` are given.
+    """Return the greatest allowed length of each client's vector, given all lengths.
 
-    That is `outlier_factor` times the usual length, or whatever makes length times weight, by which the vector
-    enters the mean, `outlier_factor` times as large as usual: a client with few rows may differ more than one with
-    many, and one with many need not be silent because there are many with few.
+    That is `outlier_factor` times the usual length, or the length at which length times weight, by which the
+    vector enters the mean, is `outlier_factor` times the usual one: a client with few rows may differ more than
+    one with many, and one with many is not limited because there are many with few.
     """
     influence = weighted_median(weights * lengths, weights)
     return outlier_factor * np.maximum(least, influence / weights)
 
 
 def weighted_median(values: Array, weights: Array) -> float:
-    """The smallest value such that those up to it have more than half of the weight."""
+    """Return the smallest value such that all values up to it have more than half of the weight."""
     return weighted_quantile(values, weights, 0.5)
 
 
 def weighted_quantile(values: Array, weights: Array, share: float) -> float:
-    """The smallest value such that those up to it have more than this share of the weight."""
+    """Return the smallest value such that all values up to it have more than this share of the weight."""
     order = np.argsort(values, kind="stable")
     shares = np.cumsum(weights[order]) / weights.sum()
     return float(values[order[min(int(np.searchsorted(shares, share + 1e-9, side="right")), values.size - 1)]])
 
 
 def norm(vector: Array) -> float:
-    """‖v‖, infinite where it is beyond float64."""
+    """Return ‖v‖, infinite if it is beyond float64."""
     with np.errstate(over="ignore"):
         return float(np.linalg.norm(vector))

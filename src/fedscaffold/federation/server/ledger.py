@@ -1,4 +1,4 @@
-"""The server's state between rounds: the method's server state, and whose update of which round was counted."""
+"""The server's state between rounds: the method's server state, and the last counted round of each client."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Ledger(NamedTuple):
         (n_clients,): the last round since the last reset in which a client's update was counted, or NEVER.
     counted_scale
         (n_clients,): by how much that update was shortened, 1 if it was not, RESTATED if another vector counted
-        instead, so that the client has to be told its state.
+        instead, so that the server sends the client its state.
     earlier_states
         The server states after those rounds of `last_counted` that are not the latest, by round.
     histories
@@ -40,7 +40,7 @@ class Ledger(NamedTuple):
     first_distance
         The usual ‖sent − θ‖ of the first round, 0 before it; see `checks`.
     spread
-        How far a usual control variate moves a client in a round, 0 where the server does not know them.
+        How far a usual control variate moves a client in a round, 0 if the server does not know control variates.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class Ledger(NamedTuple):
 
 
 def initial_ledger(config: RunConfig, theta: Array, run: str | None = None) -> Ledger:
-    """The server's state before the first round.
+    """Return the server's state before the first round.
 
     Parameters
     ----------
@@ -87,21 +87,13 @@ def initial_ledger(config: RunConfig, theta: Array, run: str | None = None) -> L
     >>> initial_ledger(config, np.zeros(2)).server.theta
     array([[0., 0.]])
     """
-    never = np.full(config.n_clients, NEVER, dtype=np.int64)
     identity = new_run_id() if run is None else run
     return Ledger(
-        run=identity,
-        history=initial_history(identity, config, theta),
-        round=0,
-        resets=0,
+        run=identity, history=initial_history(identity, config, theta), round=0, resets=0,
         server=config.method.init_server(theta[None, :].copy()),
-        last_counted=never,
-        counted_scale=np.ones(config.n_clients),
-        earlier_states={},
-        histories={},
-        first_distance=0.0,
-        spread=0.0,
-    )
+        last_counted=np.full(config.n_clients, NEVER, dtype=np.int64), counted_scale=np.ones(config.n_clients),
+        earlier_states={}, histories={}, first_distance=0.0, spread=0.0,
+    )  # fmt: skip
 
 
 def train_request(
@@ -113,7 +105,7 @@ def train_request(
     mean_gradient: Array | None = None,
     return_state: bool = False,
 ) -> TrainRequest:
-    """The request for local steps from θ.
+    """Return the request for local steps from θ.
 
     A client whose update was not counted in the latest round also receives the server state after the last round
     in which it was, since the method's rule for the client state needs it; unless it receives its state itself.
@@ -145,25 +137,17 @@ def train_request(
     counted = int(ledger.last_counted[client])
     latest = counted in (NEVER, ledger.round - 1) or not config.has_client_state
     return TrainRequest(
-        config=config,
-        run=ledger.run,
-        history=ledger.history,
-        client=client,
-        resets=ledger.resets,
-        round=ledger.round,
-        server=ledger.server,
-        last_counted=counted,
+        config=config, run=ledger.run, history=ledger.history, client=client, resets=ledger.resets,
+        round=ledger.round, server=ledger.server, last_counted=counted,
         counted_history=None if counted == NEVER else ledger.histories[counted],
         counted_scale=float(ledger.counted_scale[client]),
         server_after=None if latest or client_state is not None else ledger.earlier_states[counted],
-        client_state=client_state,
-        mean_gradient=mean_gradient,
-        return_state=return_state,
-    )
+        client_state=client_state, mean_gradient=mean_gradient, return_state=return_state,
+    )  # fmt: skip
 
 
 def gradient_request(config: RunConfig, ledger: Ledger, client: int) -> TrainRequest:
-    """The request for the gradient at θ, for methods that exchange gradients before local steps."""
+    """Return the request for the gradient at θ, for methods that exchange gradients before local steps."""
     return TrainRequest(
         config=config, run=ledger.run, history=ledger.history, client=client, resets=ledger.resets,
         round=ledger.round, server=ledger.server, phase="gradient",
@@ -171,7 +155,7 @@ def gradient_request(config: RunConfig, ledger: Ledger, client: int) -> TrainReq
 
 
 def weighted_mean(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, Array]:
-    """Σ w_c v_c over the clients that sent a vector, with weights scaled to sum to one, and their weight's share.
+    """Return Σ w_c v_c over the clients that sent a vector, weights scaled to sum to one, and their share.
 
     Shapes (1, dim) and (1,). The order of additions is the simulator's.
     """
@@ -185,13 +169,13 @@ def weighted_mean(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, 
 
 
 def aggregate(config: RunConfig, ledger: Ledger, counted: Mapping[int, Array], weights: Array) -> Any:
-    """The method's server state after a round that counts these vectors."""
+    """Return the method's server state after a round that counts these vectors."""
     mean, share = weighted_mean(counted, weights)
     return config.method_at(ledger.round).aggregate(ledger.server, mean, share)
 
 
 def stack_states(states: Sequence[Any]) -> Any:
-    """Client states, arrays (1, 1, dim) each, as those of one block, arrays (1, n, dim)."""
+    """Return client states, arrays (1, 1, dim) each, as one block, arrays (1, n, dim)."""
     return type(states[0])(*(np.concatenate(parts, axis=1) for parts in zip(*states, strict=True)))
 
 
@@ -206,45 +190,21 @@ def close_round(
     spread: float,
     limit: float,
 ) -> Ledger:
-    """The ledger one round later; raises `Diverged` when θ leaves the limit.
+    """Return the ledger one round later; raise `Diverged` if θ leaves the limit.
 
-    Clients whose updates do not count keep their state, as those outside a cohort do, so that Σ w_c ξ_c = 0 all
-    the same.
-
-    Parameters
-    ----------
-    config
-        The run's configuration.
-    ledger
-        The server's state before the round.
-    counted
-        The vectors that count, by client, as short as they count.
-    weights
-        The clients' weights, shape (n_clients,).
-    scales
-        By how much each of those was shortened, where it was, or RESTATED.
-    distance
-        The usual ‖sent − θ‖ of this round.
-    spread
-        How far a usual control variate moves a client in a round.
-    limit
-        The absolute value of θ's entries beyond which the run counts as diverged.
+    `counted` has the vectors that count, already shortened, `scales` the scales of shortened ones, or RESTATED;
+    `distance` and `spread` come from `checks`, and `limit` bounds the entries of θ. Clients whose updates do not
+    count keep their state, as clients outside a cohort do, so that Σ w_c ξ_c stays 0.
     """
     server = aggregate(config, ledger, counted, weights)
     if has_diverged(server, limit):
         sizes = [WorstClient(float(np.abs(vector).max()), client) for client, vector in sorted(counted.items())]
         worst = max(sizes, key=lambda client: client.size)
         raise diverged(config.method_at(ledger.round), ledger.round + 1, worst)
-    after = next_ledger(config, ledger, server, {client: scales.get(client, 1.0) for client in sorted(counted)})
-    return after._replace(first_distance=ledger.first_distance or distance, spread=spread)
-
-
-def next_ledger(config: RunConfig, ledger: Ledger, server: Any, scales: Mapping[int, float]) -> Ledger:
-    """The ledger after a round that led to this server state, in which these clients' updates counted so much."""
-    clients = list(scales)
+    clients = sorted(counted)
     last_counted, counted_scale = ledger.last_counted.copy(), ledger.counted_scale.copy()
     last_counted[clients] = ledger.round
-    counted_scale[clients] = list(scales.values())
+    counted_scale[clients] = [scales.get(client, 1.0) for client in clients]
     history = extend_history(ledger.history, ledger.round, server)
     states = {**ledger.earlier_states, ledger.round - 1: ledger.server}
     histories = {**ledger.histories, ledger.round: history}
@@ -258,11 +218,13 @@ def next_ledger(config: RunConfig, ledger: Ledger, server: Any, scales: Mapping[
         counted_scale=counted_scale,
         earlier_states={round: states[round] for round in sorted(needed)},
         histories={round: histories[round] for round in sorted(referred)},
+        first_distance=ledger.first_distance or distance,
+        spread=spread,
     )
 
 
 def reset_client_states(config: RunConfig, ledger: Ledger) -> Ledger:
-    """The ledger after all client states were reset to 0, which keeps Σ w_c ξ_c = 0; θ stays.
+    """Return the ledger after a reset of all client states to 0, which keeps Σ w_c ξ_c = 0; θ stays.
 
     The clients have to learn their control variates again, which takes some rounds, as at the start of the run.
     """

@@ -8,16 +8,17 @@ import numpy as np
 
 from fedscaffold.core.checks import shown
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.federation.clipping import RESTATED, shorten
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import (
+    RESTATED,
     ClientFailed,
     ClientRefused,
     ClientUpdate,
     Reply,
     StateLost,
     TrainRequest,
-)
+    shorten,
+)  # fmt: skip
 from fedscaffold.federation.refusals import MEANING, RefusalCode
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server import checks
@@ -29,7 +30,7 @@ from fedscaffold.federation.server.ledger import (
     reset_client_states,
     train_request,
     weighted_mean,
-)
+)  # fmt: skip
 from fedscaffold.federation.server.rules import RoundRules, TooFewClients
 
 SendRequests = Callable[[Sequence[TrainRequest]], Iterable[Reply]]
@@ -49,11 +50,11 @@ class RoundResult:
     counted
         Clients whose updates were counted, in ascending order.
     refused
-        Clients whose updates were refused, or that refused to make one, and why.
+        Reasons by client whose update the server rejected, or that rejected the request.
     shortened
-        Clients whose updates counted shortened, and to how much of their distance from θ.
+        Share of the distance from θ that is left, by client whose update was shortened.
     limited
-        Clients whose client state would be too far from the others', and how much of that distance is left.
+        Share of the distance from the others' states that is left, by client whose state was too far away.
 
     Examples
     --------
@@ -86,8 +87,8 @@ def run_round(
 ) -> RoundResult:
     """Send requests to the round's cohort, and close the round with the updates that pass the checks.
 
-    A client that lost its state receives the server's backup of it, and is asked again. If there is no backup, all
-    client states are reset, in this same round.
+    A client that lost its state receives the server's backup of it, and is asked again. Without a backup,
+    all client states are reset, in this same round.
 
     Parameters
     ----------
@@ -102,12 +103,12 @@ def run_round(
     backup
         The server's backup of client states.
     rules
-        When the round may be closed.
+        The conditions for closing the round.
     limit
         The absolute value of θ's entries beyond which the run counts as diverged.
     n_rows
-        (n_clients,): the clients' numbers of rows at the beginning of the run, 0 where they are not known. A
-        client that tells another number is named in the log.
+        (n_clients,): the clients' numbers of rows at the beginning of the run, 0 if they are not known. A
+        client that sends another number is named in the log.
 
     Examples
     --------
@@ -154,7 +155,8 @@ def run_round(
         round.ledger = reset_client_states(config, round.ledger)
         without_backup = round.collect_updates(cohort, mean_gradient)
     found = {client: update.vector for client, update in round.found.items()}
-    states = backup.load_all(config, round.ledger, found) | round.returned_states()
+    states = backup.load_all(config, round.ledger, found)
+    states |= {client: u.client_state for client, u in round.found.items() if u.client_state is not None}
     theta, scales = round.ledger.server.theta[0], round.lengths.scales
     counted = {client: shorten(vector, theta, scales.get(client, 1.0)) for client, vector in found.items()}
     limited = checks.check_states(config, round.ledger, counted, states, weights, rules.outlier_factor)
@@ -185,7 +187,7 @@ class _Round:
         self.lengths = checks.Lengths(0.0, {}, {})
 
     def collect_updates(self, cohort: Sequence[int], mean_gradient: Array | None) -> int | None:
-        """Ask until enough updates count; a client that lost its state, of which there is no backup, ends that."""
+        """Ask until enough updates count, and return None, or return a client whose lost state has no backup."""
         self.found = {}
         restored: dict[int, Any] = {}
         for client in cohort:
@@ -201,8 +203,7 @@ class _Round:
                     self.config, self.ledger, client, client_state=restored.get(client),
                     mean_gradient=mean_gradient, return_state=client in unknown,
                 )
-                for client in cohort
-                if client not in self.found and client not in self.refused
+                for client in self._silent(cohort)
             }  # fmt: skip
             ask_again = False
             for reply in _by_client(self.send(list(requests.values()))):
@@ -227,16 +228,11 @@ class _Round:
             failures = self._count_failure(cohort, failures)
 
     def collect_gradients(self, cohort: Sequence[int]) -> dict[int, Array]:
-        """ĝ_c(θ) by client. A client that sends this and then no update leaves Σ w_c ξ_c ≠ 0 for this one
-        round.
-        """
+        """Return ĝ_c(θ) by client; one that sends this and then no update leaves Σ w_c ξ_c ≠ 0 in this round."""
         failures = 0
         while True:
-            requests = {
-                client: gradient_request(self.config, self.ledger, client)
-                for client in cohort
-                if client not in self.found and client not in self.refused
-            }
+            silent = self._silent(cohort)
+            requests = {client: gradient_request(self.config, self.ledger, client) for client in silent}
             for reply in _by_client(self.send(list(requests.values()))):
                 self._enter(reply, requests)
             gradients, refused = checks.clip_gradients(
@@ -250,12 +246,8 @@ class _Round:
                 return dict(sorted(gradients.items()))
             failures = self._count_failure(cohort, failures)
 
-    def returned_states(self) -> dict[int, Any]:
-        """Client states before the round, from those that were asked for them."""
-        return {client: u.client_state for client, u in self.found.items() if u.client_state is not None}
-
     def _enter(self, reply: Reply, requests: Mapping[int, TrainRequest]) -> None:
-        """Put an update among those found, or the reason why there is none among those refused."""
+        """Keep an update, or the reason why there is none."""
         client = reply.client
         if client not in requests or isinstance(reply, StateLost):
             return
@@ -264,9 +256,11 @@ class _Round:
                 "round %d: client %d failed: %s", self.ledger.round, client, shown(reply.reason, longest=300)
             )
         elif isinstance(reply, ClientRefused):
-            LOG.warning("round %d: client %d refuses: %s", self.ledger.round, client, MEANING[reply.code])
+            LOG.warning(
+                "round %d: client %d rejects the request: %s", self.ledger.round, client, MEANING[reply.code]
+            )
             if reply.code not in MAY_PASS:
-                self.refused[client] = f"it refuses: {MEANING[reply.code]} ({reply.code})"
+                self.refused[client] = f"it rejects the request: {MEANING[reply.code]} ({reply.code})"
         else:
             reason = checks.malformed(requests[client], reply)
             if reason is not None:
@@ -281,7 +275,7 @@ class _Round:
                 )  # fmt: skip
 
     def _check_lengths(self) -> None:
-        """Which updates found so far are too long."""
+        """Shorten or reject updates that are too long."""
         while self.found:
             sent = {client: update.vector for client, update in self.found.items()}
             self.lengths = checks.check_lengths(self.ledger, sent, self.weights, self.rules.outlier_factor)
@@ -292,15 +286,18 @@ class _Round:
                 return
 
     def _refuse(self, client: int, reason: str) -> None:
-        LOG.warning("round %d: client %d's update is refused: %s", self.ledger.round, client, reason)
+        LOG.warning("round %d: client %d's update is rejected: %s", self.ledger.round, client, reason)
         self.refused[client] = reason
+
+    def _silent(self, cohort: Sequence[int]) -> list[int]:
+        return [client for client in cohort if client not in self.found and client not in self.refused]
 
     def _enough(self, cohort: Sequence[int]) -> bool:
         return len(self.found) >= min(self.rules.min_clients, len(cohort))
 
     def _count_failure(self, cohort: Sequence[int], failures: int) -> int:
-        """The number of failed attempts, this one included; `TooFewClients` if no further one is allowed."""
-        silent = [client for client in cohort if client not in self.found and client not in self.refused]
+        """Return the number of failed attempts with this one; raise `TooFewClients` if no other is allowed."""
+        silent = self._silent(cohort)
         if failures + 1 < self.rules.attempts and silent:
             LOG.warning(
                 "round %d: %d of %d clients answered; asking %s again", self.ledger.round, len(self.found),
@@ -309,14 +306,14 @@ class _Round:
             return failures + 1
         raise TooFewClients(
             f"round {self.ledger.round} of {self.config.name}: {len(self.found)} of {len(cohort)} clients sent "
-            f"updates that count, {min(self.rules.min_clients, len(cohort))} are needed; no answer from "
-            f"{silent or 'nobody'}, refused: {self.refused or 'nobody'}. Start the server again when they are "
+            f"updates that count, {min(self.rules.min_clients, len(cohort))} are needed; without an answer: "
+            f"{silent or 'none'}, rejected: {self.refused or 'none'}. Start the server again when they are "
             "back: it continues from this round"
         )
 
 
 def _log_shares(round: int, what: str, shares: Mapping[int, float]) -> None:
-    """Say whose updates or control variates were shortened, and to how much of their length."""
+    """Log the shares that are left of shortened updates or control variates."""
     for client, share in sorted(shares.items(), key=lambda item: item[1])[:MOST_LINES]:
         LOG.warning("round %d: client %d's %s is shortened to %.3g of its length", round, client, what, share)
     if len(shares) > MOST_LINES:
@@ -328,6 +325,6 @@ def _by_client(replies: Iterable[Reply]) -> list[Reply]:
 
 
 def weights_from_rows(n_rows: Mapping[int, int], n_clients: int) -> Array:
-    """w_c in proportion to the clients' numbers of rows, shape (n_clients,), summing to one."""
+    """Return w_c in proportion to the clients' numbers of rows, shape (n_clients,), summing to one."""
     given = np.array([n_rows[client] for client in range(n_clients)], dtype=np.float64)
     return given / given.sum()

@@ -1,4 +1,4 @@
-"""When the server may close a round, how long updates may be, and the error when too few are left."""
+"""Rules of a round: the least number of updates, the limit of their lengths, and the error for too few."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class TooFewClients(FedScaffoldError):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRules:
-    """When the server may close a round, and how long updates may be.
+    """The conditions for closing a round, and the limit of the lengths of updates.
 
     Parameters
     ----------
@@ -31,11 +31,11 @@ class RoundRules:
     attempts
         How often clients that did not answer are asked in a round before the run stops. It can be continued later.
     outlier_factor
-        An update whose distance ‖sent − θ‖ is more than so many times the usual one, a weighted median of the
-        round, counts shortened to that; one of more than 1000 times is refused. A client is measured by length
-        times weight where that allows it more. Where the server keeps a backup of client states, their distances
-        from the mean of the others' are limited too, since a client could otherwise push θ a little in every
-        round: to 1.75·outlier_factor times the usual one, times 1 + 2/(n − 1) for n others. None for no limit, for
+        The largest distance ‖sent − θ‖ in multiples of the usual one, a weighted median of the round. A longer
+        update counts shortened to that; one of more than 1000 times is rejected. A client is measured by length
+        times weight if that allows it more. If the server keeps a backup of client states, their distances from
+        the mean of the others' are limited too, since a client could otherwise push θ a little in every round: to
+        1.75·outlier_factor times the usual one, times 1 + 2/(n − 1) for n others. None for no limit, for
         federations whose members trust each other.
 
     Examples

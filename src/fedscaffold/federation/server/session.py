@@ -11,8 +11,7 @@ import numpy as np
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput, NotWritten
 from fedscaffold.core.files import exclusive, folder_at
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.federation.audit import AuditLog
-from fedscaffold.federation.log import LOG
+from fedscaffold.federation.log import LOG, AuditLog
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.backup import StateBackup
 from fedscaffold.federation.server.checkpoint import CheckpointFolder, ServerCheckpoint
@@ -49,7 +48,7 @@ class ServerSession:
         return self.saved.ledger
 
     def begin(self, clients: Begin) -> None:
-        """Start a new run, for which `clients` gives weights and numbers of rows, or continue the one on disk."""
+        """Start a run with the weights and numbers of rows of `clients()`, or continue the one on disk."""
         if self.saved is None:
             weights, n_rows = clients()
             self.saved = ServerCheckpoint(initial_ledger(self.config, self.theta0), weights, n_rows, self.keys)
@@ -100,7 +99,7 @@ def open_session(
     backup: bool = True,
     keep_checkpoints: int = 5,
 ) -> Iterator[ServerSession]:
-    """Lock the server's folder, find out whether a run is to be started or continued, and log how it ends.
+    """Lock the server's folder, load the run in it if there is one, and log how the run ends.
 
     Parameters
     ----------
@@ -111,13 +110,13 @@ def open_session(
     theta0
         The initial model, shape (dim,).
     rules
-        When a round may be closed.
+        The conditions for closing a round.
     rounds
-        T, counted from the run's beginning; a run that is past it is refused.
+        T, counted from the run's beginning; an error if the run is past it.
     backup
         Whether the server keeps a backup of the client states.
     keep_checkpoints
-        How many of the newest checkpoints are kept, to return to one of them.
+        Number of the newest checkpoints that are kept, to return to one of them.
     """
     path = Path(folder).expanduser()
     if not path.is_dir():
@@ -142,7 +141,7 @@ def open_session(
 
 
 def _in_words(error: BaseException, folder: Path) -> BaseException:
-    """The error, or a sentence in place of the system's error when a file cannot be written."""
+    """Return the error, or a sentence in place of the system's error if a file cannot be written."""
     cause = error.__cause__ if isinstance(error, NotWritten) else error
     if not isinstance(cause, OSError) or cause.errno not in CANNOT_WRITE:
         return error

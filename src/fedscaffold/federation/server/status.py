@@ -1,4 +1,4 @@
-"""How a run stands, from its server's folder: for people, for scripts, and for Prometheus."""
+"""The status of a run from its server's folder, for people, scripts and Prometheus."""
 
 import os
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import is_locked, write_text
-from fedscaffold.federation.audit import AuditLog
+from fedscaffold.federation.log import AuditLog
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.round import RoundResult
 
@@ -18,7 +18,7 @@ STATES = {"run-started": "running", "run-continued": "running", "round-closed": 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """What a server's folder says about its run.
+    """The status of a run, from its server's folder.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class RunStatus:
         Its random identity.
     state
         "running", "finished", "stopped" by an error or a signal, or "killed" if the server's process is gone and
-        could not say why.
+        left no reason.
     round
         Number of rounds that are complete.
     resets
@@ -36,11 +36,11 @@ class RunStatus:
     counted
         Clients whose updates the newest round counted.
     refused
-        Clients that were refused in the newest round, or refused themselves, and why.
+        Reasons by client that the newest round rejected, or that rejected its request.
     shortened
-        Clients whose updates the newest round shortened, and to how much of their length.
+        Share of the length that is left, by client whose update the newest round shortened.
     limited
-        Clients whose control variates the newest round shortened, and to how much of their length.
+        Share of the length that is left, by client whose control variate the newest round shortened.
     since
         When the newest line was written, in UTC.
     error
@@ -67,7 +67,7 @@ class RunStatus:
 
 
 def run_status(folder: str | os.PathLike[str]) -> RunStatus:
-    """How the run in a server's folder stands, from its audit log.
+    """Return the status of the run in a server's folder, from its audit log.
 
     Parameters
     ----------
@@ -84,10 +84,9 @@ def run_status(folder: str | os.PathLike[str]) -> RunStatus:
     'killed'
     """
     path = Path(folder).expanduser()
-    log = AuditLog(path / "audit.jsonl")
     facts: dict[str, Any] = {}
     newest: dict[str, Any] = {}
-    for entry in log.read():
+    for entry in AuditLog(path / "audit.jsonl").read():
         if entry.get("event") not in STATES:
             continue
         newest = entry
@@ -100,18 +99,12 @@ def run_status(folder: str | os.PathLike[str]) -> RunStatus:
     if state == "running" and not is_locked(path / LOCK):
         state = "killed"
     return RunStatus(
-        name=str(facts["name"]),
-        run=str(facts["run"]),
-        state=state,
-        round=int(facts["round"]),
-        resets=int(facts.get("resets", 0)),
-        counted=tuple(facts.get("counted") or ()),
-        refused=dict(facts.get("refused") or {}),
-        shortened=dict(facts.get("shortened") or {}),
-        limited=dict(facts.get("limited") or {}),
+        name=str(facts["name"]), run=str(facts["run"]), state=state, round=int(facts["round"]),
+        resets=int(facts.get("resets", 0)), counted=tuple(facts.get("counted") or ()),
+        **{key: dict(facts.get(key) or {}) for key in ("refused", "shortened", "limited")},
         since=str(newest.get("time", "")),
         error=str(newest.get("text", "")) if newest["event"] == "run-stopped" else "",
-    )
+    )  # fmt: skip
 
 
 def write_metrics(folder: Path, config: RunConfig, result: RoundResult) -> None:
@@ -122,7 +115,7 @@ def write_metrics(folder: Path, config: RunConfig, result: RoundResult) -> None:
         "resets_total": ("counter", "How often all client states were reset.", result.ledger.resets),
         "clients": ("gauge", "Number of clients of the run.", config.n_clients),
         "clients_counted": ("gauge", "Clients whose updates the newest round counted.", len(result.counted)),
-        "clients_refused": ("gauge", "Clients refused in the newest round.", len(result.refused)),
+        "clients_refused": ("gauge", "Clients rejected in the newest round.", len(result.refused)),
         "clients_shortened": ("gauge", "Updates shortened in the newest round.", len(result.shortened)),
         "clients_limited": ("gauge", "Control variates shortened in the newest round.", len(result.limited)),
     }
