@@ -85,7 +85,7 @@ def make_certificates(folder: Path, *, host: str = LOOPBACK, days: int = 7) -> C
 
 
 def certified_host(certificate: Path) -> str:
-    """The host that a certificate of `make_certificates` is for; "" if the file holds none that is still valid."""
+    """Return the host of a certificate of `make_certificates`; "" if the file holds none that is still valid."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 

@@ -30,7 +30,7 @@ STOP_TIMEOUT = 10.0  # seconds for a process to end after SIGTERM
 
 
 class Loopback:
-    """SuperLink and SuperNodes as processes of their own, all ended on leaving the context.
+    """SuperLink and SuperNodes as separate processes, all ended on leaving the context.
 
     Everything is in `folder`: certificates, keys, logs, the SuperLink's database, and one folder for each node.
     Nothing leaves the machine: no telemetry, no search for updates, no installation of packages.
@@ -84,7 +84,7 @@ class Loopback:
         self.close()
 
     def close(self) -> None:
-        """End all processes: nodes first, then the SuperLink; those that ignore SIGTERM are killed."""
+        """End all processes: nodes first, then the SuperLink; kill processes that ignore SIGTERM."""
         own = self._descendants()
         nodes = [process for name, process in self._processes.items() if name != "superlink"]
         link = [process for name, process in self._processes.items() if name == "superlink"]
@@ -114,7 +114,7 @@ class Loopback:
         self._wait_for("superlink", self.port)
 
     def start_node(self, k: int, *, key: Path | None = None, name: str | None = None) -> str:
-        """Start node k, with another key if one is given; returns the name of its process and log."""
+        """Start node k, with another key if one is given; return the name of its process and log."""
         name = name or f"node-{k}"
         config = " ".join(f"{key}={_toml(value)}" for key, value in self.nodes[k].items())
         arguments = ["--superlink", f"{ADDRESS}:{self.port}", "--host", ADDRESS, "--port", str(free_port())]
@@ -129,20 +129,20 @@ class Loopback:
         return name
 
     def kill(self, name: str) -> None:
-        """Send SIGKILL to a process and to those that it started."""
+        """Send SIGKILL to a process and to all processes that it started."""
         self._signal(self._processes[name], signal.SIGKILL)
         self._processes.pop(name).wait()
 
     def is_running(self, name: str) -> bool:
-        """Whether the process of that name still runs."""
+        """Return whether the process of that name still runs."""
         return name in self._processes and self._processes[name].poll() is None
 
     def log(self, name: str) -> str:
-        """What a process has written to its log so far."""
+        """Return the log of a process so far."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def processor_seconds(self) -> float:
-        """Processor seconds that SuperLink, SuperNodes and all that they started have used so far; Linux only."""
+        """Return the processor seconds of SuperLink, SuperNodes and all that they started; Linux only."""
         return sum(found.ticks for found in self._descendants()) / os.sysconf("SC_CLK_TCK")
 
     def flwr(self, *arguments: str) -> str:
@@ -168,7 +168,7 @@ class Loopback:
         )  # fmt: skip
 
     def environment(self, home: str) -> dict[str, str]:
-        """Environment variables of a process with a Flower folder of its own."""
+        """Return the environment variables of a process with a separate Flower folder."""
         return flower_environment(self.folder / "homes" / home)
 
     def _configure(self) -> None:

@@ -1,4 +1,4 @@
-"""Processes of Flower on this machine: how they are found, started and ended."""
+"""Processes of Flower on this machine: functions to find, start and end them."""
 
 import ctypes
 import os
@@ -35,7 +35,7 @@ class Process:
 
 
 def processes() -> list[Process]:
-    """All processes of this machine, from /proc."""
+    """Return all processes of this machine, from /proc."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
@@ -46,7 +46,7 @@ def processes() -> list[Process]:
 
 
 def descendants(pids: Sequence[int]) -> list[Process]:
-    """Some processes, and all that they started; Linux only, elsewhere none."""
+    """Return some processes and all that they started; none if the system is not Linux."""
     running = processes()
     ours, size = set(pids), 0
     while len(ours) > size:
@@ -56,21 +56,21 @@ def descendants(pids: Sequence[int]) -> list[Process]:
 
 
 def kill_all(those: Sequence[Process]) -> None:
-    """End those of some processes that still run, by force."""
+    """Kill the processes of a list that still run."""
     for found in set(processes()) & set(those):
         with suppress(ProcessLookupError):
             os.kill(found.pid, signal.SIGKILL)
 
 
 def free_port() -> int:
-    """A port of this machine on which no process listens now."""
+    """Return a port of this machine on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def program(name: str) -> str:
-    """The path of a program that is installed beside this Python, or elsewhere."""
+    """Return the path of a program that is installed beside this Python, or elsewhere."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         raise missing_extra(f"{name} is not installed", extra="flower")
@@ -78,12 +78,12 @@ def program(name: str) -> str:
 
 
 def end_of(text: str) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     return "\n".join(text.strip().splitlines()[-15:])
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Environment variables of a process of Flower with a folder of its own, which tells nothing to others."""
+    """Return the environment variables of a process of Flower with a separate folder and without telemetry."""
     return {
         **os.environ,
         "FLWR_HOME": str(home),
@@ -103,7 +103,7 @@ def write_connection(home: Path, name: str, address: str, authority: Path | None
 
 
 def wait_for_port(host: str, port: int, name: str, is_running: Callable[[], bool], log: Callable[[], str]) -> None:
-    """Wait until a process listens on a port; `FederationFailed` if it ends before, or takes too long."""
+    """Wait until a process listens on a port; raise `FederationFailed` if it ends before, or takes too long."""
     end = time.monotonic() + START_TIMEOUT
     while time.monotonic() < end:
         if not is_running():
@@ -115,7 +115,7 @@ def wait_for_port(host: str, port: int, name: str, is_running: Callable[[], bool
 
 
 def wait_until_free(port: int, *, seconds: float) -> None:
-    """Wait until nobody listens on a port, as a process still does while it ends; refused after that."""
+    """Wait until no process listens on a port; raise if one still does after some seconds."""
     end = time.monotonic() + seconds
     while _listens("127.0.0.1", port):
         if time.monotonic() > end:
@@ -147,7 +147,7 @@ def _end_with_parent() -> None:
 
 
 def end_process(process: "subprocess.Popen[bytes]", *, seconds: float) -> None:
-    """End a process with its group: politely, and after some seconds by force."""
+    """End a process with its group: by SIGTERM, and after some seconds by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

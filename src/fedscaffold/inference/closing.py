@@ -10,7 +10,7 @@ from scipy.special import gammaln
 from fedscaffold.core.checks import positive, shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.inference.diagnosis import refuse_undetermined
+from fedscaffold.inference.diagnosis import check_determined
 from fedscaffold.inference.families import family_of
 from fedscaffold.inference.sums import ClosingSums
 
@@ -77,7 +77,7 @@ def newton_step(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) 
     >>> bool(np.allclose(step.theta, problem.optimum()))
     True
     """
-    refuse_undetermined(sums, penalty, names)
+    check_determined(sums, penalty, names)
     inverse = inverse_hessian(sums, penalty)
     gradient = sums.gradient + penalty * sums.theta
     step = inverse @ gradient

@@ -64,7 +64,7 @@ class Coordinates:
     def of_features(
         cls, names: Sequence[str], *, n_intercepts: int = 0, classes: Sequence[Any] | None = None
     ) -> "Coordinates":
-        """Return θ as it is; with more than two classes, each class's coefficients minus those of the first.
+        """Return θ as it is; with more than two classes, each class's coefficients minus the first's.
 
         Parameters
         ----------

@@ -22,7 +22,7 @@ TAKES_PART, DEPENDS = 0.1, 1e-3  # of the largest entry of a direction: columns 
 MOST_NAMED = 5
 
 
-def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
+def check_determined(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
     """Raise if some combination of coefficients is not determined by closing sums.
 
     Parameters
@@ -70,7 +70,9 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
         raise InvalidInput(f"{_listed(involved)} {what}; leave one out, or {PENALISE}")
 
 
-def refuse_separated(sums: ClosingSums, first: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
+def check_not_separated(
+    sums: ClosingSums, first: ClosingSums, penalty: Array, names: tuple[str, ...] = ()
+) -> None:
     """Raise if the curvature of some direction has vanished since the first model of a training.
 
     Parameters
@@ -78,7 +80,7 @@ def refuse_separated(sums: ClosingSums, first: ClosingSums, penalty: Array, name
     sums, first
         Closing sums of all clients at the present model and at the first one.
     penalty, names
-        As in `refuse_undetermined`.
+        As in `check_determined`.
 
     Raises
     ------

@@ -76,7 +76,7 @@ def facts(summary: "Summary") -> dict[str, str]:
 def summary_text(summary: "Summary") -> str:
     """Return the summary as text: facts in two columns, the table, and the notes.
 
-    Names are never shortened, so that rows can be told apart; long ones make the table wider than 79 columns.
+    Names are never shortened, so that rows can be distinguished; long ones make the table wider than 79 columns.
     """
     given = [f"{name}: {value}" for name, value in facts(summary).items()]
     half = (len(given) + 1) // 2

@@ -165,7 +165,7 @@ def summarise(
     names
         Of the features.
     n_intercepts
-        How many of the last features are intercepts; by default those that are not penalised.
+        How many of the last features are intercepts; by default the features without a penalty.
     client_intercepts
         Whether each client has an intercept, as with one indicator column per client.
     max_steps

@@ -19,7 +19,7 @@ from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import has_variance, newton_step
 from fedscaffold.inference.covariance import covariance
-from fedscaffold.inference.diagnosis import refuse_separated
+from fedscaffold.inference.diagnosis import check_not_separated
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.inference.tolerance import parse_tolerance
 
@@ -285,7 +285,7 @@ class Certifier:
         sums = self.source.closing(theta, scores=True) if scores else self.sums(theta)
         penalty, names = self.source.penalty(sums), self.source.names
         if self.first is not None:
-            refuse_separated(sums, self.first, penalty, names)
+            check_not_separated(sums, self.first, penalty, names)
         found = certify(sums, penalty, self.source.slopes, names)
         self.first = self.first or sums
         return found

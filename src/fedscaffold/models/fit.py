@@ -152,7 +152,7 @@ class Fit(Summarised):
     received
         Messages that arrived; empty for a fit.
     notes
-        Sentences about the result, besides those of the training.
+        Sentences about the result, besides the notes of the training.
 
     Examples
     --------

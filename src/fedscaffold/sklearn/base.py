@@ -139,7 +139,7 @@ class Federated(BaseEstimator):
         check_budget(self, beside)
 
     def _tables(self, X: Any, clients: Any, weight: Array | None) -> ClientTables:
-        """Return the rows of each client, dense; set clients_. Weights are those of `_weights`."""
+        """Return the rows of each client, dense; set clients_. `weight` is from `_weights`."""
         n, d = X.shape
         if sparse.issparse(X):
             check_memory("a dense table of the sparse X, of which two copies are needed,", 16 * n * (d + 1))

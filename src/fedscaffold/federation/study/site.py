@@ -271,10 +271,10 @@ class StudySite:
 
     def _answer_question(self, question: Question) -> Payload:
         """Answer a question once; the same one again brings the same message, any other one is rejected."""
-        plan, told = self.plan, self.store.load_note(ROSTER)
-        if plan is None or told is None:
+        plan, announced = self.plan, self.store.load_note(ROSTER)
+        if plan is None or announced is None:
             raise Refusal(RefusalCode.NO_AGREEMENT)
-        roster = Roster(plan.digest, told["keys"])
+        roster = Roster(plan.digest, announced["keys"])
         if question.plan != plan.digest or question.roster != roster.digest:
             raise Refusal(RefusalCode.OTHER_SETTINGS, "the question is of another plan or roster")
         state = self.store.load_note(STATE) or {"number": -1, "chain": BEGIN, "before": BEGIN}
