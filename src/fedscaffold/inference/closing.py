@@ -12,7 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.inference.diagnosis import check_determined
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.sums import ClosingSums, symmetric
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,8 +92,7 @@ def inverse_hessian(sums: ClosingSums, penalty: Array, *, expected: bool = False
     if sums.kind == "multinomial":
         A = A + ties(sums, penalty)
     scale = 1.0 / np.sqrt(np.diagonal(A))
-    found = np.linalg.inv(A * scale * scale[:, None]) * scale * scale[:, None]
-    return 0.5 * (found + found.T)
+    return symmetric(np.linalg.inv(A * scale * scale[:, None]) * scale * scale[:, None])
 
 
 def ties(sums: ClosingSums, penalty: Array) -> Array:
@@ -213,14 +212,10 @@ def fit_statistics(
         r2 = 1.0 - own / other if other < 0.0 else math.nan
     k = n_parameters(sums)
     return FitStatistics(
-        log_likelihood=own,
-        null_log_likelihood=other,
-        aic=2.0 * k - 2.0 * own,
-        bic=k * math.log(sums.rows) - 2.0 * own,
-        deviance=2.0 * factor * (sums.loss - sums.saturated),
-        pseudo_r2=r2,
-        dispersion=phi * factor,
-    )
+        log_likelihood=own, null_log_likelihood=other, aic=2.0 * k - 2.0 * own,
+        bic=k * math.log(sums.rows) - 2.0 * own, deviance=2.0 * factor * (sums.loss - sums.saturated),
+        pseudo_r2=r2, dispersion=phi * factor,
+    )  # fmt: skip
 
 
 def _gaussian(sums: ClosingSums, loss: float) -> float:

@@ -12,14 +12,7 @@ from fedscaffold.core.types import Array
 
 
 def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.bool_]:
-    """Return whether each coordinate of θ is a slope, (vectors · n_features,): not among the last of its vector.
-
-    Examples
-    --------
-    >>> from fedscaffold.inference.coordinates import slope_mask
-    >>> slope_mask(1, 3, 1).tolist()
-    [True, True, False]
-    """
+    """Return whether each coordinate of θ is a slope, (vectors · n_features,), not at the end of its vector."""
     return np.tile(np.arange(n_features) < n_features - n_intercepts, vectors)
 
 

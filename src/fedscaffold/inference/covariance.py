@@ -8,7 +8,7 @@ from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import dispersion, inverse_hessian, n_parameters, residual_degrees
-from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.sums import ClosingSums, symmetric
 
 Covariance = Literal["nonrobust", "HC0", "HC1", "cluster"]
 
@@ -39,7 +39,7 @@ def covariance(
         H = sums.hessian if sums.information is None else sums.information
         inverse = inverse_hessian(sums, penalty, expected=True)
         found = inverse if not penalty.any() and sums.kind != "multinomial" else inverse @ H @ inverse
-        return dispersion(sums, given) * _symmetric(found)
+        return dispersion(sums, given) * symmetric(found)
     inverse = inverse_hessian(sums, penalty)
     if cov == "cluster":
         if N < 2:
@@ -49,7 +49,7 @@ def covariance(
     else:
         middle = sums.score_products - np.outer(sums.gradient, sums.gradient) / n
         factor = 1.0 if cov == "HC0" or sums.kind != "ridge" else n / _positive(residual_degrees(sums), n, k)
-    return factor * _symmetric(inverse @ middle @ inverse)
+    return factor * symmetric(inverse @ middle @ inverse)
 
 
 def _positive(left: int, n: int, k: int) -> int:
@@ -59,7 +59,3 @@ def _positive(left: int, n: int, k: int) -> int:
             "fewer columns"
         )
     return left
-
-
-def _symmetric(matrix: Array) -> Array:
-    return 0.5 * (matrix + matrix.T)

@@ -12,7 +12,7 @@ from fedscaffold.core.machine import one_blas_thread, spans
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.own_intercepts import own_intercept, record_columns, without_last
+from fedscaffold.inference.own_intercepts import client_intercept, record_columns, without_last
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.problems.base import WEIGHT, log_softmax
 from fedscaffold.problems.multinomial import Multinomial
@@ -61,9 +61,8 @@ class ProblemSums:
             return _sums(self.problem, theta, *every, counts_for, scores=scores, fixed=self._fixed)
         total: ClosingSums | None = None
         for client, _ in enumerate(spans(self.problem.offsets, self.problem.x, self.problem.y)):
-            own = client_sums(
-                self.problem, client, theta, scores=scores, intercept=True, counts_for=float(counts_for[client])
-            )
+            factor = float(counts_for[client])
+            own = client_sums(self.problem, client, theta, scores=scores, intercept=True, counts_for=factor)
             total = own if total is None else total + own
         assert total is not None  # a problem has clients
         return total
@@ -158,9 +157,7 @@ def client_sums(
         return _sums(problem, theta, client, client + 1, factor, scores=scores)
     if isinstance(problem, Multinomial):
         raise InvalidInput("client intercepts are not there for more than two classes")
-    part = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
-    y, o, a = record_columns(problem.y[part])
-    alpha = own_intercept(problem, problem.x[part] @ theta + o, y, a)
+    alpha = client_intercept(problem, client, theta)
     if alpha is None:  # fitted perfectly by an infinite intercept, whatever the slopes
         nothing = _sums(problem, theta, client, client + 1, 0.0 * factor, scores=scores)
         return replace(nothing, rows=0, clients=0, varying=np.zeros(theta.size))

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.inference.closing import FitStatistics
+from fedscaffold.inference.layout import COLUMNS
 from fedscaffold.inference.summary import Summary
 
-COLUMNS = ("coef", "se", "z", "p", "low", "high", "optimisation_error")
 MOST_IN_MATRIX = 100  # coefficients up to which the whole covariance matrix is kept
 
 
@@ -26,9 +26,7 @@ def summary_to_plain(summary: Summary) -> dict[str, Any]:
             name: dict(zip(COLUMNS, map(_finite, row), strict=True))
             for name, row in zip(summary.names, rows, strict=True)
         },
-        "intercepts": [
-            name for name, last in zip(summary.names, summary.intercepts.tolist(), strict=True) if last
-        ],
+        "intercepts": [summary.names[j] for j in np.flatnonzero(summary.intercepts).tolist()],
         "covariance": summary.cov.tolist() if k <= MOST_IN_MATRIX else None,
         "statistics": {name: _finite(value) for name, value in asdict(summary.statistics).items()},
         "ratio": summary.ratio,

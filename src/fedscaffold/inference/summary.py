@@ -12,6 +12,7 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import FitStatistics
+from fedscaffold.inference.layout import COLUMNS, summary_html, summary_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,9 +141,8 @@ class Summary:
         """Return a table indexed by coefficient: coef, se, z, p, low, high and optimisation_error."""
         import pandas as pd
 
-        columns = ("coef", "se", "z", "p", "low", "high", "optimisation_error")
         index = pd.Index(self.names, name="coefficient")
-        return pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
+        return pd.DataFrame({name: getattr(self, name) for name in COLUMNS}, index=index)
 
     def ratios(self) -> "pd.DataFrame":
         """Return exp(coefficient) with its interval: odds or rate ratios; raise if they have no meaning."""
@@ -196,17 +196,10 @@ class Summary:
 
     def text(self) -> str:
         """Return the summary as text, of at most 79 columns if names are short."""
-        from fedscaffold.inference.layout import summary_text
-
         return summary_text(self)
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
-        from fedscaffold.inference.layout import summary_html
-
         return summary_html(self)
