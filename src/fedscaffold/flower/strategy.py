@@ -20,7 +20,6 @@ from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.messages import Reply, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server.round import RoundResult, weights_from_rows
 from fedscaffold.federation.server.rules import RoundRules, TooFewClients
 from fedscaffold.federation.server.session import ServerSession, open_session
 from fedscaffold.flower.certificates import key_in_hexadecimal
@@ -30,6 +29,7 @@ from fedscaffold.flower.wire import arrays_like, vector_of
 from fedscaffold.methods import FedAvg, GradientScaffold, Scaffold
 
 Weights = Literal["rows", "uniform"] | Sequence[float]
+CLIENT_METRICS = ("counted", "refused", "shortened", "limited")  # clients by what became of their updates
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -192,7 +192,9 @@ class Strategy:
                 round = closed.ledger.round
                 LOG.info("round %d of %d: %d clients counted", round, num_rounds, len(closed.counted))
                 result.arrays = arrays_like(closed.ledger.server.theta[0], initial_arrays)
-                result.train_metrics_clientapp[round] = _metrics_of(closed)
+                result.train_metrics_clientapp[round] = MetricRecord(
+                    {name: sorted(getattr(closed, name)) for name in CLIENT_METRICS}
+                )
                 if self.evaluation is not None:
                     given = ConfigRecord() if evaluate_config is None else evaluate_config
                     asked = self.evaluation.configure_evaluate(round, result.arrays, given, grid)
@@ -230,15 +232,15 @@ class Strategy:
                 f"clients {sorted(set(clients) - online)} are not online, and weights='rows' needs the number of "
                 "rows of each client before the first round; start again when they are, or give weights"
             )
-        reported = {client: hello.n_rows for client, hello in nodes.hellos.items()}
-        silent = sorted(client for client, n_rows in reported.items() if n_rows is None)
+        reported = [nodes.hellos[client].n_rows for client in clients]
+        silent = [client for client in clients if reported[client] is None]
         if silent:
             raise InvalidInput(
                 f"the sites of clients {silent} do not report their number of rows, which weights='rows' needs; "
                 "give weights as numbers, or 'uniform'"
             )
-        n_rows = {client: rows for client, rows in reported.items() if rows is not None}
-        return weights_from_rows(n_rows, len(clients)), np.array([n_rows[c] for c in clients], dtype=np.int64)
+        rows = np.array(reported, dtype=np.int64)
+        return rows / rows.sum(), rows
 
 
 def _check_privacy(privacy: Privacy | None, method: Method, batch_size: int | None, weights: Weights) -> None:
@@ -284,15 +286,3 @@ def _check_keys(keys: Mapping[int, str], n_clients: int) -> dict[int, str]:
 def _record(results: dict[int, MetricRecord], round: int, metrics: MetricRecord | None) -> None:
     if metrics is not None:
         results[round] = metrics
-
-
-def _metrics_of(closed: RoundResult) -> MetricRecord:
-    """Return the clients whose updates were counted, shortened, limited or rejected."""
-    return MetricRecord(
-        {
-            "counted": list(closed.counted),
-            "refused": sorted(closed.refused),
-            "shortened": sorted(closed.shortened),
-            "limited": sorted(closed.limited),
-        }
-    )
