@@ -182,13 +182,8 @@ class Loopback:
 
     def flwr(self, *arguments: str) -> str:
         """Run a command of `flwr` and return its output."""
-        done = subprocess.run(
-            [_program("flwr"), *arguments],
-            env=self.environment("user"),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [_program("flwr"), *arguments]
+        done = subprocess.run(words, env=self.environment("user"), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise FederationFailed(f"flwr {' '.join(arguments)} failed:\n{_end_of(done.stdout + done.stderr)}")
         return done.stdout

@@ -93,13 +93,11 @@ def _as_numbers(vector: Any) -> Array:
 
 def to_one_record(payload: Payload) -> RecordDict:
     """Return a message as one record, vectors as bytes: Flower sends each array in a separate request."""
-    vectors = {
-        f"{WORDS}{name}" if values.dtype == np.uint64 else f"{VECTOR}{name}": np.ascontiguousarray(
-            values, dtype="<u8" if values.dtype == np.uint64 else "<f8"
-        ).tobytes()
-        for name, values in payload.arrays.items()
-    }
-    return RecordDict({VALUES: ConfigRecord({**payload.values, **vectors})})
+    values = dict(payload.values)
+    for name, vector in payload.arrays.items():
+        begin, dtype = (WORDS, "<u8") if vector.dtype == np.uint64 else (VECTOR, "<f8")
+        values[f"{begin}{name}"] = np.ascontiguousarray(vector, dtype=dtype).tobytes()
+    return RecordDict({VALUES: ConfigRecord(values)})
 
 
 def from_one_record(records: RecordDict) -> Payload:

@@ -187,14 +187,16 @@ def _sums(
         x = problem.x[rows]
         x = np.column_stack([x, np.ones(len(x))]) if wide else x
         y, o, a = record_columns(problem.y[rows])
-        found, each = _block_sums(problem, theta, x, y, o, factor * a, scores=scores)
-        total = {name: value + total[name] for name, value in found.items()} if total else found
-        if each is not None:  # gradients of clients; the last one may go on in the next block
+        found, slopes = _block_sums(problem, theta, x, y, o, factor * a)
+        if scores:  # and gradients of clients; the last one may go on in the next block
+            each = (slopes[:, :, None] * x[:, None, :]).reshape(len(x), d)
+            found["score_products"] = each.T @ each
             gradients = np.add.reduceat(each, starts, axis=0)
             gradients[0] += unfinished
             unfinished = np.zeros(d) if ends else gradients[-1]
             gradients = gradients if ends else gradients[:-1]
             cluster += gradients.T @ gradients
+        total = {name: value + total[name] for name, value in found.items()} if total else found
     if not scores:
         total["score_products"] = np.zeros((d, d))
     total.setdefault("information", None)
@@ -251,11 +253,11 @@ def _blocks(problem: Any, first: int, last: int, counts_for: Array, width: int) 
 
 
 def _block_sums(
-    problem: Any, theta: Array, x: Array, y: Array, o: Array, a: Array, *, scores: bool
-) -> tuple[dict[str, Any], Array | None]:
-    """Return the sums of some records that depend on θ, by name, and their scores if asked for, (records, dim)."""
+    problem: Any, theta: Array, x: Array, y: Array, o: Array, a: Array
+) -> tuple[dict[str, Any], Array]:
+    """Return the sums of some records that depend on θ, by name, and the slopes s of scores s ⊗ x."""
     if isinstance(problem, Multinomial):
-        return _multinomial_block(problem, theta, x, y, a, scores=scores)
+        return _multinomial_block(problem, theta, x, y, a)
     family, z = family_of(problem.kind), x @ theta + o
     slopes = a * problem.d1(z, y)
     found = {
@@ -266,15 +268,12 @@ def _block_sums(
     }
     if family.expected is not None:
         found["information"] = _gram(x, a * family.expected(z, y))
-    if not scores:
-        return found, None
-    each = slopes[:, None] * x
-    return {**found, "score_products": each.T @ each}, each
+    return found, slopes[:, None]
 
 
 def _multinomial_block(
-    problem: Multinomial, theta: Array, x: Array, y: Array, a: Array, *, scores: bool
-) -> tuple[dict[str, Any], Array | None]:
+    problem: Multinomial, theta: Array, x: Array, y: Array, a: Array
+) -> tuple[dict[str, Any], Array]:
     """Return the same for a loss of one margin per class: scores are (p − e_y) ⊗ x."""
     K, d, n = problem.n_classes, problem.n_features, len(x)
     label = y.astype(np.int64)
@@ -294,10 +293,7 @@ def _multinomial_block(
         "gradient": (slopes.T @ x).ravel(),
         "hessian": hessian.reshape(K * d, K * d),
     }
-    if not scores:
-        return found, None
-    each = (slopes[:, :, None] * x[:, None, :]).reshape(n, K * d)
-    return {**found, "score_products": each.T @ each}, each
+    return found, slopes
 
 
 def _gram(x: Array, weight: Array) -> Array:

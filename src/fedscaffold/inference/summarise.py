@@ -11,9 +11,8 @@ from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import fit_statistics, newton_step, residual_degrees
+from fedscaffold.inference.closing import Covariance, covariance, fit_statistics, newton_step, residual_degrees
 from fedscaffold.inference.coordinates import Coordinates
-from fedscaffold.inference.covariance import Covariance, covariance
 from fedscaffold.inference.families import family_of
 from fedscaffold.inference.per_client import ProblemSums
 from fedscaffold.inference.summary import Summary

@@ -17,8 +17,7 @@ from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import has_variance, newton_step
-from fedscaffold.inference.covariance import covariance
+from fedscaffold.inference.closing import covariance, has_variance, newton_step
 from fedscaffold.inference.diagnosis import check_not_separated
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.inference.tolerance import parse_tolerance
@@ -119,9 +118,7 @@ class TrainingSettings:
     def aim(self, *, in_standard_errors: bool) -> float:
         """Return the tolerance in standard errors, or relative to the norm if errors are not known in these."""
         unit, value = parse_tolerance(self.tolerance)
-        if unit == "se":
-            return value if in_standard_errors else RELATIVE_TOLERANCE
-        return value
+        return RELATIVE_TOLERANCE if unit == "se" and not in_standard_errors else value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,7 @@ from fedscaffold.core.machine import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import Summary, summarise_sums
-from fedscaffold.inference.closing import check_dispersion
-from fedscaffold.inference.covariance import Covariance
+from fedscaffold.inference.closing import Covariance, check_dispersion
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, train
