@@ -29,19 +29,19 @@ def client_app(
     policy: SitePolicy | Folder | None = None,
     **options: Any,
 ) -> ClientApp:
-    """A ClientApp that runs the server's method on what `load` returns.
+    """Build a ClientApp that runs the server's method on the task that `load` returns.
 
     The key partition-id of a node's configuration says which client it is. Method, step size, local steps, batches
     and seed come from the server, within what the site's policy allows. Further functions, such as an evaluation,
     can be registered on the app as usual.
 
-    If anything goes wrong at the site, the server is told a code and nothing else: the text, which may hold values
-    of the site's table, goes to the site's own log and to audit.jsonl in its folder.
+    If anything goes wrong at the site, the server receives a code and nothing else: the text, which may hold
+    values of the site's table, goes to the site's own log and to audit.jsonl in its folder.
 
     Parameters
     ----------
     load
-        load(context) → what this client trains: a problem with one client (`Ridge([X], [y])`, `Differentiable`,
+        load(context) → the task of this client: a problem with one client (`Ridge([X], [y])`, `Differentiable`,
         `problem.subset([c])`), or an object with the interface of `LocalTask`, such as
         `fedscaffold.flower.torch.Training`. Flower starts a process for every message, so it is called for each.
     state_dir
@@ -50,12 +50,12 @@ def client_app(
     engine
         For problems, as in `fedscaffold.run`.
     methods
-        Classes of methods that this node runs besides those of the library and those that installed packages
-        advertise under the entry point group "fedscaffold.methods". The server only names a method; a node never
-        imports anything else because a server names it.
+        Further classes of methods that this node runs, besides the methods of the library and of packages with
+        the entry point group "fedscaffold.methods". The server only names a method; a node never imports anything
+        else because a server names it.
     policy
-        What the site allows if the key policy of the node's configuration does not name a TOML file that says so:
-        a `SitePolicy`, or the path of such a file. By default the defaults of `SitePolicy`.
+        Policy of the site if the key policy of the node's configuration does not name a TOML file: a `SitePolicy`,
+        or the path of such a file. By default the defaults of `SitePolicy`.
     **options
         For `flwr.clientapp.ClientApp`, such as mods.
 
@@ -71,7 +71,7 @@ def client_app(
     'ClientApp'
     """
     for method in methods:
-        find_method(method.__name__, methods)  # refuses a name that one of the library's methods has
+        find_method(method.__name__, methods)  # raises if one of the library's methods has this name
     app = ClientApp(**options)
 
     def site_of(context: Context) -> Site:
@@ -100,12 +100,12 @@ def client_app(
 
 
 def client_of(context: Context) -> int:
-    """The index of the client that a node is, from the key partition-id of its configuration.
+    """Return the index of the client that a node is, from the key partition-id of its configuration.
 
     Parameters
     ----------
     context
-        What Flower passes to the functions of an app.
+        The context that Flower passes to the functions of an app.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def _state_dir(given: Folder | Callable[[Context], Folder] | None, context: Cont
 
 
 def _policy(given: SitePolicy | Folder | None, context: Context) -> SitePolicy:
-    """The site's own file if its node names one, since an app may come from elsewhere; else what the app gives."""
+    """Return the policy of the file that the node names, since an app may come from elsewhere; else the app's."""
     if POLICY_KEY in context.node_config:
         return SitePolicy.load(Fields(context.node_config, "the node's configuration").text(POLICY_KEY))
     if given is None or isinstance(given, SitePolicy):

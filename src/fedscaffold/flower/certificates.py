@@ -6,6 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import replacing
@@ -27,10 +34,6 @@ def make_certificates(folder: Path, *, host: str = LOOPBACK, days: int = 7) -> C
 
     Besides the host the certificate is valid for this machine's loopback address. The authority's key is not kept.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     def named(name: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -76,19 +79,14 @@ def make_certificates(folder: Path, *, host: str = LOOPBACK, days: int = 7) -> C
         .sign(authority, hashes.SHA384())
     )
     files = Certificates(folder / "authority.crt", folder / "server.pem", folder / "server.key")
-    from cryptography.hazmat.primitives.serialization import Encoding
-
     _write(files.authority, root.public_bytes(Encoding.PEM))
     _write(files.certificate, server.public_bytes(Encoding.PEM))
-    _write(files.key, _private(own), secret=True)
+    _write(files.key, own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), secret=True)
     return files
 
 
 def certified_host(certificate: Path) -> str:
-    """The host that a certificate of `make_certificates` is for; "" if the file holds none that is still valid."""
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
+    """Return the host of a certificate of `make_certificates`; "" if the file holds none that is still valid."""
     try:
         found = x509.load_pem_x509_certificate(certificate.read_bytes())
     except (OSError, ValueError):
@@ -100,12 +98,9 @@ def certified_host(certificate: Path) -> str:
 
 def make_key(folder: Path, name: str, *, comment: str = "") -> tuple[Path, Path]:
     """Make a node's private and public key, in the formats of Flower's node authentication."""
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
     key = ec.generate_private_key(ec.SECP384R1())
     private, public = folder / name, folder / f"{name}.pub"
-    _write(private, _private(key, openssh=True), secret=True)
+    _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), secret=True)
     text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write(public, text + (f" {comment}\n".encode() if comment else b""))
     return private, public
@@ -113,19 +108,12 @@ def make_key(folder: Path, name: str, *, comment: str = "") -> tuple[Path, Path]
 
 def key_in_hexadecimal(key: str) -> str:
     """Return a public key in OpenSSH's format, PEM or hexadecimal as Flower shows it: PEM's hexadecimal digits."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_pem_public_key,
-        load_ssh_public_key,
-    )
-
     text = str(key).strip()
     if text and set(text) <= set(string.hexdigits):
         return text.lower()
     try:
-        load = load_pem_public_key if text.startswith("-----BEGIN") else load_ssh_public_key
+        pem = text.startswith("-----BEGIN")
+        load = serialization.load_pem_public_key if pem else serialization.load_ssh_public_key
         found = load(text.encode())
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidInput(
@@ -133,16 +121,6 @@ def key_in_hexadecimal(key: str) -> str:
             "the .pub file with which the node was registered"
         ) from None
     return found.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).hex()
-
-
-def _private(key: object, *, openssh: bool = False) -> bytes:
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    return key.private_bytes(
-        Encoding.PEM, PrivateFormat.OpenSSH if openssh else PrivateFormat.PKCS8, NoEncryption()
-    )
 
 
 def _write(path: Path, data: bytes, *, secret: bool = False) -> None:

@@ -9,7 +9,7 @@ LOG = FLOWER_LOG.getChild("fedscaffold")
 
 
 class _FlowerHandlers(logging.Handler):
-    """Hands a line to the handlers that Flower's logger has at that time, which format and write it."""
+    """A handler that passes lines on to the handlers that Flower's logger has at that time."""
 
     def emit(self, record: logging.LogRecord) -> None:
         for handler in FLOWER_LOG.handlers:
@@ -18,7 +18,7 @@ class _FlowerHandlers(logging.Handler):
 
 
 def show_protocol_log() -> None:
-    """From now on, write the lines of the protocol's log where Flower writes its own."""
+    """Write the lines of the protocol's log to Flower's handlers from now on."""
     if not any(isinstance(handler, _FlowerHandlers) for handler in PROTOCOL_LOG.handlers):
         PROTOCOL_LOG.addHandler(_FlowerHandlers())
-        PROTOCOL_LOG.setLevel(logging.DEBUG)  # Flower's handlers have levels of their own
+        PROTOCOL_LOG.setLevel(logging.DEBUG)  # Flower's handlers have their own levels

@@ -1,4 +1,4 @@
-"""Which of Flower's nodes is which client, and how requests reach them."""
+"""The nodes of a Flower federation: their clients, and requests to them."""
 
 import math
 import time
@@ -35,7 +35,7 @@ class Node(NamedTuple):
 
 
 class Nodes:
-    """Finds the node of each client, also after the node was started again, and exchanges messages with it.
+    """The node of each client, also after the node was started again, and the exchange of messages with it.
 
     A new node is asked which client it is; one that fails to answer is asked again after a minute. A client whose
     node is started again while the server waits for its reply is asked again, since that reply is lost.
@@ -75,7 +75,7 @@ class Nodes:
         self._ask_hello_at: dict[Node, float] = {}
 
     def wait_for(self, clients: Iterable[int], *, seconds: float) -> set[int]:
-        """Look for nodes until all of these clients are online or the time is over; those that are online."""
+        """Look for nodes until all of these clients are online or the time is over; return the clients online."""
         wanted, end = set(clients), time.monotonic() + seconds
         while True:
             online = wanted & self.discover()
@@ -84,7 +84,7 @@ class Nodes:
             time.sleep(POLL_INTERVAL)
 
     def discover(self) -> set[int]:
-        """Ask new nodes which client they are, and read the answers that have arrived; the clients online."""
+        """Ask new nodes which client they are, read the answers so far, and return the clients online."""
         infos = {Node(info.node_id, info.last_activated_at): info for info in self.grid.get_nodes()}
         now = time.monotonic()
         new = [node for node in sorted(infos) if now >= self._ask_hello_at.get(node, 0.0)]
@@ -148,7 +148,7 @@ class Nodes:
             yield ClientFailed(client=client, reason=f"no answer within {timeout:g} seconds")
 
     def _wait_once(self, clients: set[int], connect_timeout: float) -> set[int]:
-        """Those online after a wait; clients that were waited for in vain before are waited for only if alone."""
+        """Return the clients online after a wait, which is for clients that were offline before only if alone."""
         self.wait_for(clients - self._offline or clients, seconds=connect_timeout)
         online = self.discover() & clients
         self._offline = (self._offline | clients) - online
@@ -178,19 +178,19 @@ class Nodes:
         self.hellos[client] = hello
 
     def _push(self, messages: list[tuple[Message, T]]) -> dict[str, T]:
-        """Send messages, each with a label; the labels of those that Flower accepted, by message id."""
+        """Send messages, each with a label; return the labels of accepted ones by message id."""
         accepted = set(self.grid.push_messages([message for message, _ in messages])) if messages else set()
         return {m.metadata.message_id: label for m, label in messages if m.metadata.message_id in accepted}
 
     def _pull(self, sent: Mapping[str, Any]) -> list[tuple[str, Message]]:
-        """Replies that have arrived, each with the id of the message that it replies to."""
+        """Return the replies that have arrived, each with the id of the message that it replies to."""
         replies = self.grid.pull_messages(list(sent)) if sent else []
         named = ((reply.metadata.reply_to_message_id, reply) for reply in replies)
         return [(name, reply) for name, reply in named if name in sent]
 
 
 def _registered_by_operator(info: NodeInfo) -> bool:
-    """Whether the node was registered before it was started, as with node authentication.
+    """Return whether the node was registered before it was started, as with node authentication.
 
     A node that registers itself, as without, is activated as soon as that is done.
     """

@@ -20,7 +20,6 @@ from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.messages import Reply, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server.round import RoundResult, weights_from_rows
 from fedscaffold.federation.server.rules import RoundRules, TooFewClients
 from fedscaffold.federation.server.session import ServerSession, open_session
 from fedscaffold.flower.certificates import key_in_hexadecimal
@@ -30,29 +29,30 @@ from fedscaffold.flower.wire import arrays_like, vector_of
 from fedscaffold.methods import FedAvg, GradientScaffold, Scaffold
 
 Weights = Literal["rows", "uniform"] | Sequence[float]
+CLIENT_METRICS = ("counted", "refused", "shortened", "limited")  # clients by what became of their updates
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Strategy:
-    """Runs a method on a Flower federation.
+    """A method on a Flower federation.
 
-    The numbers are those of `fedscaffold.run` with the same seed, to 1e-10, as long as no update is shortened (see
+    The numbers agree with `fedscaffold.run` with the same seed to 1e-10, as long as no update is shortened (see
     `outlier_factor`) and, with minibatches, sites draw by the run's seed (see `SitePolicy`). One vector goes down
     and one comes up per client and round; control variates stay with the clients. A client that did not take part
     in the round before also receives the server state after its own last round. The cohorts are drawn from the
     seed, and sums are taken in the order of the clients.
 
     After every round the server's state is written to `folder`; the same call continues from there. No other
-    process may use the folder meanwhile. Its audit.jsonl says what happened, and `fedscaffold status` reads it. A
-    strategy is used as Flower's are, `strategy.start(grid=grid, initial_arrays=..., num_rounds=...)`, but is no
-    subclass of theirs: a round may take several messages to a client, which Flower's configure and aggregate do
-    not allow for.
+    process may use the folder meanwhile. Its audit.jsonl logs the run, and `fedscaffold status` reads it.
+
+    A strategy is used as Flower's are, `strategy.start(grid=grid, initial_arrays=..., num_rounds=...)`, but is not
+    a subclass of theirs: a round may take several messages to a client, which configure and aggregate lack.
 
     Parameters
     ----------
     method
-        For example `fedscaffold.Scaffold(step_size=0.05, local_steps=100)`. A method of your own must be a
-        dataclass of plain settings whose class the nodes know too; see `methods` of `client_app`.
+        For example `fedscaffold.Scaffold(step_size=0.05, local_steps=100)`. Your own method must be a dataclass
+        of plain settings whose class the nodes know too; see `methods` of `client_app`.
     n_clients
         N. The key partition-id of a node's configuration says which client it is, 0, ..., N − 1.
     folder
@@ -64,8 +64,8 @@ class Strategy:
         As for `fedscaffold.run`.
     privacy
         Clipping and noise at the clients, from their own operating systems: `privacy.RecordLevel(...)` in every
-        local step, on all rows, or `privacy.ClientLevel(...)` in what they send, with weights that tell no numbers
-        of rows. A client with a budget in its policy pays before it computes.
+        local step, on all rows, or `privacy.ClientLevel(...)` in their messages, with weights that do not
+        reveal numbers of rows. A client with a budget in its policy pays before it computes.
     weights
         "rows": w_c in proportion to the clients' numbers of rows, which they report; "uniform"; or N numbers.
     min_clients, attempts, outlier_factor
@@ -79,7 +79,7 @@ class Strategy:
         the .pub files of node authentication, in PEM or in hexadecimal. Nodes with other keys are ignored.
     pin_node_keys
         Whether a client's node must keep the public key that it had first; first come, first served, so `keys` is
-        safer. By default where nodes were registered before they were started, as with node authentication.
+        safer. By default if nodes were registered before they were started, as with node authentication.
     keep_checkpoints
         How many of the newest checkpoints are kept. To return to an earlier round, stop the server and delete the
         later files in folder/checkpoints.
@@ -148,7 +148,7 @@ class Strategy:
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Run, or continue, until so many rounds are closed; the model in the shape of `initial_arrays`.
+        """Run, or continue, until `num_rounds` are closed; return the model in the shape of `initial_arrays`.
 
         Parameters
         ----------
@@ -164,7 +164,7 @@ class Strategy:
             Must be empty: clients receive the method's own settings.
         """
         if train_config:
-            raise InvalidInput("train_config is not sent to clients; what they need is in the method's settings")
+            raise InvalidInput("train_config is not sent to clients; they receive the method's settings")
         whole_number("num_rounds", num_rounds, least=1)
         positive("timeout", timeout)
         theta0 = vector_of(initial_arrays)
@@ -192,7 +192,9 @@ class Strategy:
                 round = closed.ledger.round
                 LOG.info("round %d of %d: %d clients counted", round, num_rounds, len(closed.counted))
                 result.arrays = arrays_like(closed.ledger.server.theta[0], initial_arrays)
-                result.train_metrics_clientapp[round] = _metrics_of(closed)
+                result.train_metrics_clientapp[round] = MetricRecord(
+                    {name: sorted(getattr(closed, name)) for name in CLIENT_METRICS}
+                )
                 if self.evaluation is not None:
                     given = ConfigRecord() if evaluate_config is None else evaluate_config
                     asked = self.evaluation.configure_evaluate(round, result.arrays, given, grid)
@@ -204,7 +206,7 @@ class Strategy:
         return result
 
     def _check_weights_are(self, session: ServerSession, nodes: Nodes) -> None:
-        """Refuse to continue a run with other weights than those it was begun with."""
+        """Raise if a run that continues was begun with other weights."""
         if session.saved is None or self.weights == "rows":
             return
         if not np.allclose(session.saved.weights, self._resolve_weights(nodes)[0]):
@@ -213,10 +215,7 @@ class Strategy:
             )
 
     def _resolve_weights(self, nodes: Nodes) -> tuple[Array, IntArray]:
-        """w_c, shape (N,), summing to one, and the numbers of rows, 0 where they are not known.
-
-        Waits for all clients if the weights depend on the numbers of rows.
-        """
+        """Return w_c, (N,), with sum one, and the numbers of rows, 0 if unknown; wait for clients if needed."""
         clients = range(self.config.n_clients)
         unknown = np.zeros(len(clients), dtype=np.int64)
         if not isinstance(self.weights, str):
@@ -233,19 +232,19 @@ class Strategy:
                 f"clients {sorted(set(clients) - online)} are not online, and weights='rows' needs the number of "
                 "rows of each client before the first round; start again when they are, or give weights"
             )
-        told = {client: hello.n_rows for client, hello in nodes.hellos.items()}
-        silent = sorted(client for client, n_rows in told.items() if n_rows is None)
+        reported = [nodes.hellos[client].n_rows for client in clients]
+        silent = [client for client in clients if reported[client] is None]
         if silent:
             raise InvalidInput(
-                f"the sites of clients {silent} do not tell their number of rows, which weights='rows' needs; "
+                f"the sites of clients {silent} do not report their number of rows, which weights='rows' needs; "
                 "give weights as numbers, or 'uniform'"
             )
-        n_rows = {client: rows for client, rows in told.items() if rows is not None}
-        return weights_from_rows(n_rows, len(clients)), np.array([n_rows[c] for c in clients], dtype=np.int64)
+        rows = np.array(reported, dtype=np.int64)
+        return rows / rows.sum(), rows
 
 
 def _check_privacy(privacy: Privacy | None, method: Method, batch_size: int | None, weights: Weights) -> None:
-    """Refuse what clients would refuse, or what would tell more than the noise covers, before anybody is asked."""
+    """Raise if clients would reject the settings, or if weights would reveal more than the noise covers."""
     if privacy is None:
         return
     if isinstance(privacy, RecordLevel) and batch_size is not None:
@@ -258,7 +257,7 @@ def _check_privacy(privacy: Privacy | None, method: Method, batch_size: int | No
             )
         if isinstance(weights, str) and weights == "rows":
             raise InvalidInput(
-                "with privacy=ClientLevel(...) clients must not tell their numbers of rows; take weights='uniform'"
+                "with privacy=ClientLevel(...) clients must not report numbers of rows; take weights='uniform'"
             )
     if type(method) not in (Scaffold, GradientScaffold, FedAvg):
         raise InvalidInput(f"with privacy use Scaffold or FedAvg, not {type(method).__name__}")
@@ -287,17 +286,3 @@ def _check_keys(keys: Mapping[int, str], n_clients: int) -> dict[int, str]:
 def _record(results: dict[int, MetricRecord], round: int, metrics: MetricRecord | None) -> None:
     if metrics is not None:
         results[round] = metrics
-
-
-def _metrics_of(closed: RoundResult) -> MetricRecord:
-    """The clients whose updates were counted, and of those the shortened and limited ones; and those
-    refused.
-    """
-    return MetricRecord(
-        {
-            "counted": list(closed.counted),
-            "refused": sorted(closed.refused),
-            "shortened": sorted(closed.shortened),
-            "limited": sorted(closed.limited),
-        }
-    )

@@ -22,7 +22,7 @@ except ImportError as error:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTask:
-    """What a client's training loop has to do in a round.
+    """The part of a client's training loop in a round.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class TrainingTask:
     run_seed: int
 
     def rows(self, n: int) -> Iterator[IntArray]:
-        """For each local step the indices, below n, of the records that `fedscaffold.run` would draw for it."""
+        """Yield, for each local step, the indices below n of the records that `fedscaffold.run` would draw."""
         stream = Stream(self.run_seed, repetition=0, round=self.round, client=self.client)
         for step in range(self.first_step, self.first_step + self.local_steps):
             yield batch(stream, step, self.batches, n)
@@ -58,7 +58,7 @@ class TrainingTask:
 
 
 class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
-    """p ← p − γ(∇p + ξ_p + λp) for each parameter p, at each step; a step after the last one is refused.
+    """The optimizer p ← p − γ(∇p + ξ_p + λp) for each parameter p; a step after the last one raises.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
         self.pairs = list(zip(params, correction, strict=True))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step. A learning rate that was changed is refused: the rule for the client state assumes γ."""
+        """Take one step; raise if the learning rate was changed: the rule for the client state assumes γ."""
         if self.taken == self.local_steps:
             raise FedScaffoldError(
                 f"this round has {self.local_steps} local steps, but the training loop takes one more"
@@ -117,7 +117,7 @@ class Training:
 
     θ is all parameters that require a gradient, one after another, in float64 on the wire; the model may be of any
     floating-point type. Penalties belong into the loss. Buffers, such as the running means of batch normalisation,
-    would stay on one client and are refused; normalise by groups or layers instead.
+    would stay on one client and are rejected; normalise by groups or layers instead.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class Training:
 
     @contextmanager
     def open(self, batches: Batches, *, seed: int, client: int) -> Iterator[LocalSgd]:
-        """The training loop as the local steps of this client."""
+        """Open the training loop as the local steps of this client."""
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
@@ -185,12 +185,12 @@ class Training:
 
 
 def trainable(model: Any) -> list[Any]:
-    """The parameters that require a gradient, in the model's order; θ consists of them."""
+    """Return the parameters that require a gradient, in the model's order; θ consists of them."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def get_parameters(model: Any) -> Array:
-    """θ of a model, shape (dim,), in float64."""
+    """Return θ of a model, shape (dim,), in float64."""
     parts = [parameter.detach().cpu().double().reshape(-1).numpy() for parameter in trainable(model)]
     return np.concatenate([np.zeros(0), *parts])
 
@@ -203,7 +203,7 @@ def set_parameters(model: Any, theta: Array) -> None:
 
 
 def _like(model: Any, values: Array) -> list[Any]:
-    """A vector as tensors like the model's parameters."""
+    """Return a vector as tensors like the model's parameters."""
     sizes = [parameter.numel() for parameter in trainable(model)]
     if values.size != sum(sizes):
         raise InvalidInput(f"the model has {sum(sizes)} parameters, but θ has {values.size}")

@@ -18,7 +18,7 @@ LONGEST_HEADER = 1024  # bytes before the numbers in numpy's format
 
 
 def to_records(payload: Payload, packed: dict[int, FlowerArray] | None = None) -> RecordDict:
-    """A message as records; arrays that messages of a round have in common are packed once, in `packed`."""
+    """Return a message as records; arrays that messages of a round share are packed once, in `packed`."""
     records: dict[str, Any] = {VALUES: ConfigRecord(dict(payload.values))}
     if payload.arrays:
         records[ARRAYS] = ArrayRecord({name: _pack(values, packed) for name, values in payload.arrays.items()})
@@ -26,7 +26,7 @@ def to_records(payload: Payload, packed: dict[int, FlowerArray] | None = None) -
 
 
 def from_records(records: RecordDict) -> Payload:
-    """The message in records that may hold anything; InvalidInput if they hold none. Arrays are not read yet."""
+    """Return the message in untrusted records; raise InvalidInput if there is none. Arrays are not read yet."""
     try:
         values = dict(records.config_records[VALUES])
         arrays = dict(records.array_records[ARRAYS]) if ARRAYS in records.array_records else {}
@@ -36,9 +36,9 @@ def from_records(records: RecordDict) -> Payload:
 
 
 def decode_vector(value: Any, size: int) -> Array:
-    """The `size` numbers of an array, whose length is known before any of it is read.
+    """Return the `size` numbers of an array, after a check of its length.
 
-    They are the message's own bytes and cannot be written: a copy would be a second vector in memory.
+    They are read-only, the bytes of the message: a copy would be a second vector in memory.
     """
     data = getattr(value, "data", None)
     if not isinstance(data, bytes) or len(data) > size * 8 + LONGEST_HEADER:
@@ -55,7 +55,7 @@ def decode_vector(value: Any, size: int) -> Array:
 
 
 def vector_of(arrays: ArrayRecord) -> Array:
-    """All numbers of a record in one vector, array after array, as float64."""
+    """Return all numbers of a record in one vector, array after array, as float64."""
     parts = [array.numpy() for array in arrays.values()]
     for name, part in zip(arrays, parts, strict=True):
         if part.dtype.kind not in "fiu":
@@ -64,7 +64,7 @@ def vector_of(arrays: ArrayRecord) -> Array:
 
 
 def arrays_like(vector: Array, like: ArrayRecord) -> ArrayRecord:
-    """A vector as a record with the names, shapes and types of another."""
+    """Return a vector as a record with the names, shapes and types of another."""
     found, begin = {}, 0
     for name, array in like.items():
         size = int(np.prod(array.shape, dtype=np.int64))
@@ -75,7 +75,7 @@ def arrays_like(vector: Array, like: ArrayRecord) -> ArrayRecord:
 
 
 def _pack(values: Array, packed: dict[int, FlowerArray] | None) -> FlowerArray:
-    """A vector as an array of Flower's; its own constructor would have it in memory twice for a moment."""
+    """Return a vector as an array of Flower, whose constructor would copy it once more."""
     known = {} if packed is None else packed
     if id(values) not in known:
         vector = np.ascontiguousarray(values, dtype="<f8").reshape(-1)
@@ -87,23 +87,21 @@ def _pack(values: Array, packed: dict[int, FlowerArray] | None) -> FlowerArray:
 
 
 def _as_numbers(vector: Any) -> Array:
-    """A vector from a message as float64 in this machine's byte order; a copy only where that differs."""
+    """Return a vector as float64 in this machine's byte order; a copy only if that differs."""
     return np.require(vector, np.float64, "A")
 
 
 def to_one_record(payload: Payload) -> RecordDict:
-    """A message as one record, its vectors as bytes: Flower carries every array in a request of its own."""
-    vectors = {
-        f"{WORDS}{name}" if values.dtype == np.uint64 else f"{VECTOR}{name}": np.ascontiguousarray(
-            values, dtype="<u8" if values.dtype == np.uint64 else "<f8"
-        ).tobytes()
-        for name, values in payload.arrays.items()
-    }
-    return RecordDict({VALUES: ConfigRecord({**payload.values, **vectors})})
+    """Return a message as one record, vectors as bytes: Flower sends each array in a separate request."""
+    values = dict(payload.values)
+    for name, vector in payload.arrays.items():
+        begin, dtype = (WORDS, "<u8") if vector.dtype == np.uint64 else (VECTOR, "<f8")
+        values[f"{begin}{name}"] = np.ascontiguousarray(vector, dtype=dtype).tobytes()
+    return RecordDict({VALUES: ConfigRecord(values)})
 
 
 def from_one_record(records: RecordDict) -> Payload:
-    """The message in a record that may hold anything; InvalidInput if it holds none."""
+    """Return the message in an untrusted record; raise InvalidInput if there is none."""
     if VALUES not in records.config_records:
         raise InvalidInput("the message is not one of fedscaffold's")
     values, arrays = dict[str, Any](), dict[str, Any]()

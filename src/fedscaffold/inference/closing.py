@@ -1,8 +1,8 @@
-"""Newton steps, dispersion, degrees of freedom and likelihood from closing sums."""
+"""Newton steps, covariance, dispersion, degrees of freedom and likelihood from closing sums."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.special import gammaln
@@ -10,9 +10,9 @@ from scipy.special import gammaln
 from fedscaffold.core.checks import positive, shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.inference.diagnosis import refuse_undetermined
+from fedscaffold.inference.diagnosis import check_determined
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.sums import ClosingSums, symmetric
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,7 +77,7 @@ def newton_step(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) 
     >>> bool(np.allclose(step.theta, problem.optimum()))
     True
     """
-    refuse_undetermined(sums, penalty, names)
+    check_determined(sums, penalty, names)
     inverse = inverse_hessian(sums, penalty)
     gradient = sums.gradient + penalty * sums.theta
     step = inverse @ gradient
@@ -92,8 +92,7 @@ def inverse_hessian(sums: ClosingSums, penalty: Array, *, expected: bool = False
     if sums.kind == "multinomial":
         A = A + ties(sums, penalty)
     scale = 1.0 / np.sqrt(np.diagonal(A))
-    found = np.linalg.inv(A * scale * scale[:, None]) * scale * scale[:, None]
-    return 0.5 * (found + found.T)
+    return symmetric(np.linalg.inv(A * scale * scale[:, None]) * scale * scale[:, None])
 
 
 def ties(sums: ClosingSums, penalty: Array) -> Array:
@@ -104,6 +103,7 @@ def ties(sums: ClosingSums, penalty: Array) -> Array:
     return same * np.sqrt(np.outer(np.diagonal(sums.hessian), np.diagonal(sums.hessian)))
 
 
+Covariance = Literal["nonrobust", "HC0", "HC1", "cluster"]
 Dispersion = float | Literal["pearson"] | None
 
 
@@ -154,6 +154,54 @@ def n_parameters(sums: ClosingSums) -> int:
 def residual_degrees(sums: ClosingSums) -> int:
     """Return the residual degrees of freedom: the number of rows minus that of fitted coefficients."""
     return sums.rows - n_parameters(sums)
+
+
+def covariance(
+    sums: ClosingSums, penalty: Array, cov: Covariance = "nonrobust", *, given: float | str | None = None
+) -> Array:
+    """Return the covariance matrix of θ̂, (dim, dim).
+
+    With A the Hessian of the penalised loss: φ A⁻¹ H A⁻¹ if the model holds, H being the Hessian without
+    penalty; A⁻¹ S A⁻¹ otherwise, with S the products of scores of records (HC0; HC1 times n/(n − k)) or of
+    clients (cluster, times N/(N − 1) · (n − 1)/(n − k)). As in statsmodels, HC1 has its factor for linear
+    regression alone, from which it comes; for other families it equals HC0.
+
+    Parameters
+    ----------
+    sums, penalty
+        As in `newton_step`.
+    cov
+        Which of the four.
+    given
+        The dispersion φ; see `dispersion`.
+    """
+    if cov not in get_args(Covariance):
+        raise InvalidInput(f"cov must be one of {', '.join(map(repr, get_args(Covariance)))}, got {shown(cov)!r}")
+    n, k, N = sums.rows, n_parameters(sums), sums.clients
+    if cov == "nonrobust":
+        H = sums.hessian if sums.information is None else sums.information
+        inverse = inverse_hessian(sums, penalty, expected=True)
+        found = inverse if not penalty.any() and sums.kind != "multinomial" else inverse @ H @ inverse
+        return dispersion(sums, given) * symmetric(found)
+    inverse = inverse_hessian(sums, penalty)
+    if cov == "cluster":
+        if N < 2:
+            raise InvalidInput("cov='cluster' compares clients, and there is one only; use 'HC1' or 'nonrobust'")
+        middle = sums.cluster_products - np.outer(sums.gradient, sums.gradient) / N
+        factor = N / (N - 1) * (n - 1) / _positive(residual_degrees(sums), n, k)
+    else:
+        middle = sums.score_products - np.outer(sums.gradient, sums.gradient) / n
+        factor = 1.0 if cov == "HC0" or sums.kind != "ridge" else n / _positive(residual_degrees(sums), n, k)
+    return factor * symmetric(inverse @ middle @ inverse)
+
+
+def _positive(left: int, n: int, k: int) -> int:
+    if left <= 0:
+        raise InvalidInput(
+            f"there are {n:,} rows for {k:,} coefficients, too few for these standard errors; use more rows or "
+            "fewer columns"
+        )
+    return left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,14 +261,10 @@ def fit_statistics(
         r2 = 1.0 - own / other if other < 0.0 else math.nan
     k = n_parameters(sums)
     return FitStatistics(
-        log_likelihood=own,
-        null_log_likelihood=other,
-        aic=2.0 * k - 2.0 * own,
-        bic=k * math.log(sums.rows) - 2.0 * own,
-        deviance=2.0 * factor * (sums.loss - sums.saturated),
-        pseudo_r2=r2,
-        dispersion=phi * factor,
-    )
+        log_likelihood=own, null_log_likelihood=other, aic=2.0 * k - 2.0 * own,
+        bic=k * math.log(sums.rows) - 2.0 * own, deviance=2.0 * factor * (sums.loss - sums.saturated),
+        pseudo_r2=r2, dispersion=phi * factor,
+    )  # fmt: skip
 
 
 def _gaussian(sums: ClosingSums, loss: float) -> float:

@@ -12,14 +12,7 @@ from fedscaffold.core.types import Array
 
 
 def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.bool_]:
-    """Return whether each coordinate of θ is a slope, (vectors · n_features,): not among the last of its vector.
-
-    Examples
-    --------
-    >>> from fedscaffold.inference.coordinates import slope_mask
-    >>> slope_mask(1, 3, 1).tolist()
-    [True, True, False]
-    """
+    """Return whether each coordinate of θ is a slope, (vectors · n_features,), not at the end of its vector."""
     return np.tile(np.arange(n_features) < n_features - n_intercepts, vectors)
 
 
@@ -64,7 +57,7 @@ class Coordinates:
     def of_features(
         cls, names: Sequence[str], *, n_intercepts: int = 0, classes: Sequence[Any] | None = None
     ) -> "Coordinates":
-        """Return θ as it is; with more than two classes, each class's coefficients minus those of the first.
+        """Return θ as it is; with more than two classes, each class's coefficients minus the first's.
 
         Parameters
         ----------

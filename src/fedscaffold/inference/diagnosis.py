@@ -22,22 +22,11 @@ TAKES_PART, DEPENDS = 0.1, 1e-3  # of the largest entry of a direction: columns 
 MOST_NAMED = 5
 
 
-def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
+def check_determined(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
     """Raise if some combination of coefficients is not determined by closing sums.
 
-    Parameters
-    ----------
-    sums
-        Closing sums of all clients.
-    penalty
-        Second derivatives of the penalty in units of the sums, (dim,).
-    names
-        Names of the features.
-
-    Raises
-    ------
-    InvalidInput
-        With the columns that are constant, depend on each other, or separate the classes.
+    The message names the columns that are constant, depend on each other, or separate the classes. The parameters
+    are as in `newton_step`.
     """
     if (penalty > 0.0).all():
         return
@@ -61,29 +50,22 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
         vanished = np.diagonal(A) < SEPARATED * curvature * squares
         if vanished.any():
             raise _separation(sums, names, columns[vanished].tolist())
-    value, direction = _flattest(A)
-    if value < DEPENDENT:
-        involved = _columns_of(names[j] for j in _part_of(direction, columns, DEPENDS))
+    scale = 1.0 / np.sqrt(np.diagonal(A))
+    values, vectors = np.linalg.eigh(A * scale * scale[:, None])  # with ones on the diagonal
+    if values[0] < DEPENDENT:
+        involved = _columns_of(names[j] for j in _part_of(vectors[:, 0], columns, DEPENDS))
         what = "depend on each other, so that their coefficients are not determined"
         if len(involved) == 1:
             what = "has values that depend on each other, so that coefficients are not determined"
         raise InvalidInput(f"{_listed(involved)} {what}; leave one out, or {PENALISE}")
 
 
-def refuse_separated(sums: ClosingSums, first: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
-    """Raise if the curvature of some direction has vanished since the first model of a training.
+def check_not_separated(
+    sums: ClosingSums, first: ClosingSums, penalty: Array, names: tuple[str, ...] = ()
+) -> None:
+    """Raise if the curvature of some direction has vanished since the first model, with sums `first`.
 
-    Parameters
-    ----------
-    sums, first
-        Closing sums of all clients at the present model and at the first one.
-    penalty, names
-        As in `refuse_undetermined`.
-
-    Raises
-    ------
-    InvalidInput
-        With the columns that separate the classes, or go with counts of 0 alone.
+    The message names the columns that separate the classes, or go with counts of 0 alone.
     """
     if (penalty > 0.0).all():
         return
@@ -132,13 +114,6 @@ def _separation(sums: ClosingSums, names: tuple[str, ...], part: list[int]) -> I
     )
 
 
-def _flattest(A: Array) -> tuple[float, Array]:
-    """Return the least eigenvalue of A scaled to ones on its diagonal, and its direction."""
-    scale = 1.0 / np.sqrt(np.diagonal(A))
-    values, vectors = np.linalg.eigh(A * scale * scale[:, None])
-    return float(values[0]), np.asarray(vectors[:, 0])
-
-
 def _part_of(direction: Array, columns: IntArray, least: float) -> list[int]:
     """Return the columns that take part in a direction, the largest share first."""
     size = np.abs(direction)
@@ -150,11 +125,8 @@ def _columns_of(features: Iterable[str]) -> list[str]:
     """Return names of features; several values of one category, "ward=x" and "ward=y", become "ward"."""
     names = list(features)
     columns = [name.partition("=")[0] for name in names]
-    return list(
-        dict.fromkeys(
-            column if columns.count(column) > 1 else name for name, column in zip(names, columns, strict=True)
-        )
-    )
+    pairs = zip(names, columns, strict=True)
+    return list(dict.fromkeys(column if columns.count(column) > 1 else name for name, column in pairs))
 
 
 def _listed(names: list[str]) -> str:

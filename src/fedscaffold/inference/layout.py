@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fedscaffold.inference.summary import Summary
 
 WIDTH = 79
+COLUMNS = ("coef", "se", "z", "p", "low", "high", "optimisation_error")  # of a summary
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -38,21 +39,13 @@ def header(summary: "Summary") -> tuple[str, ...]:
 
 def body(summary: "Summary") -> list[tuple[str, ...]]:
     """Return the cells of the table, one row per coefficient."""
-    columns = (
-        summary.coef,
-        summary.se,
-        summary.z,
-        summary.p,
-        summary.low,
-        summary.high,
-        summary.optimisation_error,
-    )
+    columns = [getattr(summary, name).tolist() for name in COLUMNS]
     return [
         (
             number(coef), number(se), f"{z:.2f}" if math.isfinite(z) else "–", probability(p), number(low),
             number(high), f"{error / se:.1%}" if se > 0 else "–",
         )
-        for coef, se, z, p, low, high, error in zip(*(column.tolist() for column in columns), strict=True)
+        for coef, se, z, p, low, high, error in zip(*columns, strict=True)
     ]  # fmt: skip
 
 
@@ -76,7 +69,7 @@ def facts(summary: "Summary") -> dict[str, str]:
 def summary_text(summary: "Summary") -> str:
     """Return the summary as text: facts in two columns, the table, and the notes.
 
-    Names are never shortened, so that rows can be told apart; long ones make the table wider than 79 columns.
+    Names are never shortened, so that rows can be distinguished; long ones make the table wider than 79 columns.
     """
     given = [f"{name}: {value}" for name, value in facts(summary).items()]
     half = (len(given) + 1) // 2

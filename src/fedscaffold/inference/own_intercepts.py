@@ -1,12 +1,13 @@
 """Intercepts of single clients: fitted to the client's rows, and eliminated from its sums."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.sums import ClosingSums, symmetric
 from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT
 from fedscaffold.problems.glm import Glm
 
@@ -24,9 +25,8 @@ def own_intercept(problem: Glm | type[Glm], z: Array, y: Array, a: Array) -> flo
     alpha = 0.0
     for _ in range(MOST_STEPS):
         slope, curvature = a @ problem.d1(z + alpha, y), a @ problem.d2(z + alpha, y)
-        step = (
-            float(np.clip(slope / curvature, -1.0, 1.0)) if problem.kind != "ridge" else float(slope / curvature)
-        )
+        most = math.inf if problem.kind == "ridge" else 1.0
+        step = float(np.clip(slope / curvature, -most, most))
         alpha -= step
         if abs(step) <= 1e-14 * max(1.0, abs(alpha)):
             break
@@ -34,17 +34,7 @@ def own_intercept(problem: Glm | type[Glm], z: Array, y: Array, a: Array) -> flo
 
 
 def client_intercept(problem: Any, client: int, theta: Array) -> float | None:
-    """Return the intercept of one client at θ; None if an infinite one fits its rows perfectly.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import fedscaffold as fs
-    >>> from fedscaffold.inference.own_intercepts import client_intercept
-    >>> problem = fs.problems.Ridge(np.zeros((2, 3, 1)), [[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]])
-    >>> client_intercept(problem, 1, np.zeros(1))
-    5.0
-    """
+    """Return the intercept of one client at θ; None if an infinite one fits its rows perfectly."""
     part = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
     y, o, a = record_columns(problem.y[part])
     return own_intercept(problem, problem.x[part] @ theta + o, y, a)
@@ -73,12 +63,8 @@ def without_last(wide: ClosingSums, theta: Array) -> ClosingSums:
         theta=theta,
         intercepts=1,
         gradient=gradient,
-        hessian=_symmetric(P @ wide.hessian @ P.T),
-        information=None if wide.information is None else _symmetric(expected @ bread @ expected.T),
-        score_products=_symmetric(P @ wide.score_products @ P.T),
+        hessian=symmetric(P @ wide.hessian @ P.T),
+        information=None if wide.information is None else symmetric(expected @ bread @ expected.T),
+        score_products=symmetric(P @ wide.score_products @ P.T),
         cluster_products=np.outer(gradient, gradient),
     )
-
-
-def _symmetric(matrix: Array) -> Array:
-    return 0.5 * (matrix + matrix.T)

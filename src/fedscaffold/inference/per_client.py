@@ -12,7 +12,7 @@ from fedscaffold.core.machine import one_blas_thread, spans
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.own_intercepts import own_intercept, record_columns, without_last
+from fedscaffold.inference.own_intercepts import client_intercept, record_columns, without_last
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.problems.base import WEIGHT, log_softmax
 from fedscaffold.problems.multinomial import Multinomial
@@ -61,9 +61,8 @@ class ProblemSums:
             return _sums(self.problem, theta, *every, counts_for, scores=scores, fixed=self._fixed)
         total: ClosingSums | None = None
         for client, _ in enumerate(spans(self.problem.offsets, self.problem.x, self.problem.y)):
-            own = client_sums(
-                self.problem, client, theta, scores=scores, intercept=True, counts_for=float(counts_for[client])
-            )
+            factor = float(counts_for[client])
+            own = client_sums(self.problem, client, theta, scores=scores, intercept=True, counts_for=factor)
             total = own if total is None else total + own
         assert total is not None  # a problem has clients
         return total
@@ -158,9 +157,7 @@ def client_sums(
         return _sums(problem, theta, client, client + 1, factor, scores=scores)
     if isinstance(problem, Multinomial):
         raise InvalidInput("client intercepts are not there for more than two classes")
-    part = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
-    y, o, a = record_columns(problem.y[part])
-    alpha = own_intercept(problem, problem.x[part] @ theta + o, y, a)
+    alpha = client_intercept(problem, client, theta)
     if alpha is None:  # fitted perfectly by an infinite intercept, whatever the slopes
         nothing = _sums(problem, theta, client, client + 1, 0.0 * factor, scores=scores)
         return replace(nothing, rows=0, clients=0, varying=np.zeros(theta.size))
@@ -190,14 +187,16 @@ def _sums(
         x = problem.x[rows]
         x = np.column_stack([x, np.ones(len(x))]) if wide else x
         y, o, a = record_columns(problem.y[rows])
-        found, each = _block_sums(problem, theta, x, y, o, factor * a, scores=scores)
-        total = {name: value + total[name] for name, value in found.items()} if total else found
-        if each is not None:  # gradients of clients; the last one may go on in the next block
+        found, slopes = _block_sums(problem, theta, x, y, o, factor * a)
+        if scores:  # and gradients of clients; the last one may go on in the next block
+            each = (slopes[:, :, None] * x[:, None, :]).reshape(len(x), d)
+            found["score_products"] = each.T @ each
             gradients = np.add.reduceat(each, starts, axis=0)
             gradients[0] += unfinished
             unfinished = np.zeros(d) if ends else gradients[-1]
             gradients = gradients if ends else gradients[:-1]
             cluster += gradients.T @ gradients
+        total = {name: value + total[name] for name, value in found.items()} if total else found
     if not scores:
         total["score_products"] = np.zeros((d, d))
     total.setdefault("information", None)
@@ -254,11 +253,11 @@ def _blocks(problem: Any, first: int, last: int, counts_for: Array, width: int) 
 
 
 def _block_sums(
-    problem: Any, theta: Array, x: Array, y: Array, o: Array, a: Array, *, scores: bool
-) -> tuple[dict[str, Any], Array | None]:
-    """Return the sums of some records that depend on θ, by name, and their scores if asked for, (records, dim)."""
+    problem: Any, theta: Array, x: Array, y: Array, o: Array, a: Array
+) -> tuple[dict[str, Any], Array]:
+    """Return the sums of some records that depend on θ, by name, and the slopes s of scores s ⊗ x."""
     if isinstance(problem, Multinomial):
-        return _multinomial_block(problem, theta, x, y, a, scores=scores)
+        return _multinomial_block(problem, theta, x, y, a)
     family, z = family_of(problem.kind), x @ theta + o
     slopes = a * problem.d1(z, y)
     found = {
@@ -269,15 +268,12 @@ def _block_sums(
     }
     if family.expected is not None:
         found["information"] = _gram(x, a * family.expected(z, y))
-    if not scores:
-        return found, None
-    each = slopes[:, None] * x
-    return {**found, "score_products": each.T @ each}, each
+    return found, slopes[:, None]
 
 
 def _multinomial_block(
-    problem: Multinomial, theta: Array, x: Array, y: Array, a: Array, *, scores: bool
-) -> tuple[dict[str, Any], Array | None]:
+    problem: Multinomial, theta: Array, x: Array, y: Array, a: Array
+) -> tuple[dict[str, Any], Array]:
     """Return the same for a loss of one margin per class: scores are (p − e_y) ⊗ x."""
     K, d, n = problem.n_classes, problem.n_features, len(x)
     label = y.astype(np.int64)
@@ -297,10 +293,7 @@ def _multinomial_block(
         "gradient": (slopes.T @ x).ravel(),
         "hessian": hessian.reshape(K * d, K * d),
     }
-    if not scores:
-        return found, None
-    each = (slopes[:, :, None] * x[:, None, :]).reshape(n, K * d)
-    return {**found, "score_products": each.T @ each}, each
+    return found, slopes
 
 
 def _gram(x: Array, weight: Array) -> Array:

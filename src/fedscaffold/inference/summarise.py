@@ -11,14 +11,13 @@ from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import fit_statistics, newton_step, residual_degrees
+from fedscaffold.inference.closing import Covariance, covariance, fit_statistics, newton_step, residual_degrees
 from fedscaffold.inference.coordinates import Coordinates
-from fedscaffold.inference.covariance import Covariance, covariance
 from fedscaffold.inference.families import family_of
 from fedscaffold.inference.per_client import ProblemSums
 from fedscaffold.inference.summary import Summary
 from fedscaffold.inference.sums import ClosingSums
-from fedscaffold.inference.training import CLOSED, Certificate, Certifier, newton_path
+from fedscaffold.inference.training import CLOSED, Certifier, newton_path
 
 MEANING = {
     "nonrobust": "Standard errors assume that the model is right: independent rows with the family's variance.",
@@ -69,12 +68,7 @@ class Closed:
 
 @one_blas_thread
 def close(
-    problem: Any,
-    theta: Array,
-    *,
-    max_steps: int = 2,
-    client_intercepts: bool = False,
-    names: tuple[str, ...] = (),
+    problem: Any, theta: Array, *, max_steps: int = 2, client_intercepts: bool = False, names: tuple[str, ...] = ()
 ) -> Closed:
     """Go from θ towards the optimum by Newton steps on sums over clients.
 
@@ -120,20 +114,13 @@ def close(
     before = at.certificate(start)
     found, steps = before, 0
     for steps, found in enumerate(newton_path(at.loss, at.certificate, before)):
-        if steps == most or _distance(found) <= CLOSED:
+        if steps == most or found.distance <= CLOSED:
             break
     sums = source.closing(found.theta, scores=True)
     return Closed(
-        theta=found.theta, sums=sums, steps=steps, distance_before=_distance(before), distance=_distance(found),
+        theta=found.theta, sums=sums, steps=steps, distance_before=before.distance, distance=found.distance,
         moved=found.theta - start,
     )  # fmt: skip
-
-
-def _distance(found: Certificate) -> float:
-    """Return the distance to the optimum in standard errors; see `NewtonStep`."""
-    assert found.sums is not None  # as certificates of closing sums have them
-    assert found.penalty is not None
-    return newton_step(found.sums, found.penalty).distance
 
 
 def summarise(
@@ -165,7 +152,7 @@ def summarise(
     names
         Of the features.
     n_intercepts
-        How many of the last features are intercepts; by default those that are not penalised.
+        How many of the last features are intercepts; by default the features without a penalty.
     client_intercepts
         Whether each client has an intercept, as with one indicator column per client.
     max_steps
@@ -190,14 +177,10 @@ def summarise(
     classes = range(problem.vectors) if problem.vectors > 1 else None
     last = problem.n_unpenalised if n_intercepts is None else n_intercepts
     return summarise_sums(
-        closed.sums,
-        problem.n_records * problem.penalty,
+        closed.sums, problem.n_records * problem.penalty,
         Coordinates.of_features(features, n_intercepts=last, classes=classes),
-        cov=cov,
-        level=level,
-        dispersion=dispersion,
-        feature_names=features,
-    )
+        cov=cov, level=level, dispersion=dispersion, feature_names=features,
+    )  # fmt: skip
 
 
 def summarise_sums(

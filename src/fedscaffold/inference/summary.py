@@ -1,7 +1,8 @@
-"""The table of coefficients with standard errors, tests and intervals."""
+"""The table of coefficients with standard errors, tests and intervals, also as plain values for JSON files."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,9 +13,12 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import FitStatistics
+from fedscaffold.inference.layout import COLUMNS, summary_html, summary_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MOST_IN_MATRIX = 100  # coefficients up to which the whole covariance matrix is kept
 
 
 class WaldTest(NamedTuple):
@@ -140,9 +144,8 @@ class Summary:
         """Return a table indexed by coefficient: coef, se, z, p, low, high and optimisation_error."""
         import pandas as pd
 
-        columns = ("coef", "se", "z", "p", "low", "high", "optimisation_error")
         index = pd.Index(self.names, name="coefficient")
-        return pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
+        return pd.DataFrame({name: getattr(self, name) for name in COLUMNS}, index=index)
 
     def ratios(self) -> "pd.DataFrame":
         """Return exp(coefficient) with its interval: odds or rate ratios; raise if they have no meaning."""
@@ -196,17 +199,63 @@ class Summary:
 
     def text(self) -> str:
         """Return the summary as text, of at most 79 columns if names are short."""
-        from fedscaffold.inference.layout import summary_text
-
         return summary_text(self)
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
-        from fedscaffold.inference.layout import summary_html
-
         return summary_html(self)
+
+
+def summary_to_plain(summary: Summary) -> dict[str, Any]:
+    """Return a summary as plain values; of many coefficients without their covariances."""
+    k = len(summary.names)
+    rows = zip(*(getattr(summary, name).tolist() for name in COLUMNS), strict=True)
+    return {
+        "level": summary.level,
+        "df_resid": summary.df_resid,
+        "coefficients": {
+            name: dict(zip(COLUMNS, map(_finite, row), strict=True))
+            for name, row in zip(summary.names, rows, strict=True)
+        },
+        "intercepts": [summary.names[j] for j in np.flatnonzero(summary.intercepts).tolist()],
+        "covariance": summary.cov.tolist() if k <= MOST_IN_MATRIX else None,
+        "statistics": {name: _finite(value) for name, value in asdict(summary.statistics).items()},
+        "ratio": summary.ratio,
+        "facts": dict(summary.facts),
+        "notes": list(summary.notes),
+    }
+
+
+def summary_from_plain(found: Mapping[str, Any]) -> Summary:
+    """Return the summary that `summary_to_plain` was given; raise for anything else."""
+    try:
+        names = tuple(found["coefficients"])
+        column = {
+            name: np.array([_number(found["coefficients"][own][name]) for own in names])
+            for name in ("coef", "se", "optimisation_error")
+        }
+        k, matrix = len(names), found["covariance"]
+        return Summary(
+            names=names,
+            cov=np.full((k, k), np.nan) if matrix is None else np.array(matrix, dtype=np.float64).reshape(k, k),
+            intercepts=np.array([name in found["intercepts"] for name in names]),
+            level=float(found["level"]),
+            df_resid=None if found["df_resid"] is None else int(found["df_resid"]),
+            statistics=FitStatistics(**{name: _number(value) for name, value in found["statistics"].items()}),
+            ratio=found["ratio"],
+            facts=dict(found["facts"]),
+            notes=tuple(found["notes"]),
+            **column,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput(f"these are not standard errors that fedscaffold wrote: {error}") from None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

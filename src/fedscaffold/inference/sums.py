@@ -136,5 +136,10 @@ class ClosingSums:
         )  # fmt: skip
 
 
+def symmetric(matrix: Array) -> Array:
+    """Return the symmetric part of a matrix."""
+    return 0.5 * (matrix + matrix.T)
+
+
 def _sum(one: Any, other: Any) -> Any:
     return None if one is None else one + other

@@ -8,14 +8,7 @@ from fedscaffold.core.errors import InvalidInput
 
 
 def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
-    """Return the unit and the number of a tolerance such as "se:0.05" or 0.005.
-
-    Examples
-    --------
-    >>> from fedscaffold.inference.tolerance import parse_tolerance
-    >>> parse_tolerance("se:0.05")
-    ('se', 0.05)
-    """
+    """Return the unit and the number of a tolerance: ("se", 0.05) of "se:0.05", ("relative", 0.005) of 0.005."""
     if isinstance(tolerance, str):
         unit, _, number = tolerance.partition(":")
         try:

@@ -17,9 +17,8 @@ from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import has_variance, newton_step
-from fedscaffold.inference.covariance import covariance
-from fedscaffold.inference.diagnosis import refuse_separated
+from fedscaffold.inference.closing import covariance, has_variance, newton_step
+from fedscaffold.inference.diagnosis import check_not_separated
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.inference.tolerance import parse_tolerance
 
@@ -119,9 +118,7 @@ class TrainingSettings:
     def aim(self, *, in_standard_errors: bool) -> float:
         """Return the tolerance in standard errors, or relative to the norm if errors are not known in these."""
         unit, value = parse_tolerance(self.tolerance)
-        if unit == "se":
-            return value if in_standard_errors else RELATIVE_TOLERANCE
-        return value
+        return RELATIVE_TOLERANCE if unit == "se" and not in_standard_errors else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +166,8 @@ class Certificate:
         Standard error of each coefficient, (dim,); None without Hessians, or with too few rows.
     sums
         The closing sums; None if clients add up gradients alone.
+    distance
+        Distance to the optimum in standard errors, as in `NewtonStep`; NaN without Hessians.
     unsolved
         Bound on the length of the part of `step` that was not solved for.
     penalty
@@ -182,6 +181,7 @@ class Certificate:
     slopes: NDArray[np.bool_]
     standard_errors: Array | None = None
     sums: ClosingSums | None = None
+    distance: float = math.nan
     unsolved: float = 0.0
     penalty: Array | None = None
 
@@ -206,45 +206,6 @@ class Certificate:
         if length == 0.0:
             return ROUNDING
         return max(length / norm, ROUNDING) if norm else math.inf
-
-
-def certify(sums: ClosingSums, penalty: Array, slopes: NDArray[np.bool_], names: tuple[str, ...]) -> Certificate:
-    """Return the certificate of the model at which closing sums were taken.
-
-    Parameters
-    ----------
-    sums
-        Closing sums of all clients.
-    penalty
-        Second derivatives of the penalty in units of the sums, (dim,).
-    slopes
-        Whether each coefficient is a slope, (dim,).
-    names
-        Names of the features, for messages.
-
-    Raises
-    ------
-    InvalidInput
-        If the sums do not determine the coefficients, with the columns' names.
-    """
-    try:
-        newton = newton_step(sums, penalty, names)
-    except np.linalg.LinAlgError:
-        raise InvalidInput("the sums do not determine the coefficients; pass a positive penalty l2=...") from None
-    gradient = sums.gradient + penalty * sums.theta
-    errors = None
-    if has_variance(sums):
-        errors = np.sqrt(np.maximum(np.diagonal(covariance(sums, penalty)), np.finfo(np.float64).tiny))
-    return Certificate(
-        theta=sums.theta,
-        loss=(sums.loss + 0.5 * float(penalty @ sums.theta**2)) / sums.rows,
-        step=newton.step,
-        decrement=0.5 * float(gradient @ newton.step) / sums.rows,
-        slopes=slopes,
-        standard_errors=errors,
-        sums=sums,
-        penalty=penalty,
-    )
 
 
 @dataclass
@@ -275,8 +236,7 @@ class Certifier:
 
     def loss(self, theta: Array) -> float:
         """Return the penalised loss per row at θ."""
-        sums = self.sums(theta)
-        return (sums.loss + 0.5 * float(self.source.penalty(sums) @ theta**2)) / sums.rows
+        return self._loss_of(self.sums(theta))
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """Return the certificate of θ; raise as soon as sums show that coefficients are not determined."""
@@ -285,10 +245,25 @@ class Certifier:
         sums = self.source.closing(theta, scores=True) if scores else self.sums(theta)
         penalty, names = self.source.penalty(sums), self.source.names
         if self.first is not None:
-            refuse_separated(sums, self.first, penalty, names)
-        found = certify(sums, penalty, self.source.slopes, names)
+            check_not_separated(sums, self.first, penalty, names)
+        try:
+            newton = newton_step(sums, penalty, names)
+        except np.linalg.LinAlgError:
+            message = "the sums do not determine the coefficients; pass a positive penalty l2=..."
+            raise InvalidInput(message) from None
+        errors = None
+        if has_variance(sums):
+            errors = np.sqrt(np.maximum(np.diagonal(covariance(sums, penalty)), np.finfo(np.float64).tiny))
         self.first = self.first or sums
-        return found
+        gradient = sums.gradient + penalty * sums.theta
+        return Certificate(
+            theta=sums.theta, loss=self._loss_of(sums), step=newton.step, slopes=self.source.slopes, sums=sums,
+            decrement=0.5 * float(gradient @ newton.step) / sums.rows, distance=newton.distance,
+            standard_errors=errors, penalty=penalty,
+        )  # fmt: skip
+
+    def _loss_of(self, sums: ClosingSums) -> float:
+        return (sums.loss + 0.5 * float(self.source.penalty(sums) @ sums.theta**2)) / sums.rows
 
 
 def newton_path(
@@ -414,14 +389,9 @@ class _Training:
         if self.sums.hessians:  # with products of scores for robust standard errors
             found = self.certificate(last, scores=True)
         return Trained(
-            theta=last,
-            certificate=found,
-            reached=self._within_tolerance(found),
-            rounds=self.rounds,
-            trainer="newton" if by_newton else "scaffold",
-            notes=tuple(self.notes),
-            history=tuple(self.history),
-        )
+            theta=last, certificate=found, reached=self._within_tolerance(found), rounds=self.rounds,
+            trainer="newton" if by_newton else "scaffold", notes=tuple(self.notes), history=tuple(self.history),
+        )  # fmt: skip
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """Return the certificate of θ: one exchange with Hessians, else one per conjugate-gradient step."""

@@ -37,7 +37,7 @@ class Coding:
     evaluate
         Share of each site's rows that a second training leaves out to judge the model.
     client_intercepts
-        Whether each client has an intercept, which it sends to nobody; then the encoding has none.
+        Whether each client has an intercept, which it never sends; then the encoding has none.
     limit
         For an encoding from public bounds instead of statistics of the rows: encoded numbers beyond this, up or
         down, count as the limit, and unknown values of a category as none of the known ones.

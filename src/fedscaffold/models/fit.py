@@ -20,12 +20,11 @@ from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.inference import ClosingSums, Summary, summarise_sums
-from fedscaffold.inference.closing import Dispersion, check_dispersion, has_variance
-from fedscaffold.inference.covariance import Covariance
+from fedscaffold.inference.closing import Covariance, Dispersion, check_dispersion, has_variance
 from fedscaffold.inference.families import family_of
 from fedscaffold.inference.own_intercepts import client_intercept
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
-from fedscaffold.inference.plain import summary_to_plain
+from fedscaffold.inference.summary import summary_to_plain
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.inference.training import (
     RELATIVE_TOLERANCE,
@@ -152,7 +151,7 @@ class Fit(Summarised):
     received
         Messages that arrived; empty for a fit.
     notes
-        Sentences about the result, besides those of the training.
+        Sentences about the result, besides the notes of the training.
 
     Examples
     --------

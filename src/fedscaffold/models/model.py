@@ -20,7 +20,7 @@ from fedscaffold.data.encoding import Encoding, Number, Unknown, check_records
 from fedscaffold.data.tables import Label, blocks, by_name, frame_source, pick_all
 from fedscaffold.inference import Summary
 from fedscaffold.inference.own_intercepts import own_intercept, record_columns
-from fedscaffold.inference.plain import summary_from_plain
+from fedscaffold.inference.summary import summary_from_plain
 
 FORMAT = "fedscaffold model 1"
 

@@ -2,8 +2,8 @@
 
 A step is paid for before it is taken: steps that a crash lost stay spent. The file holds numbers of steps and
 their noise, nothing of the records. Lines are only ever added to it, and the file itself is locked meanwhile:
-whatever name or link it is reached by, nobody spends the same part twice. A last line without an end was not paid
-with: its step was not taken.
+whatever name or link it is reached by, the same part is never spent twice. A last line without an end does not
+count: its step was not taken.
 """
 
 import json

@@ -158,7 +158,7 @@ def _happens_exactly(word: int, bits: int, x: Fraction) -> bool:
         with localcontext() as context:
             context.prec = bits  # decimal digits, three times as many as the bits need
             chance = (-Decimal(x.numerator) / Decimal(x.denominator)).exp() * 2**bits
-            error = Decimal(2) ** -bits  # far above the rounding errors of so many digits
+            error = Decimal(2) ** -bits  # far above the rounding errors of this many digits
             if word + 1 < chance - error:
                 return True
             if word > chance + error:

@@ -38,7 +38,7 @@ SPREADS = {"ridge": 0.7, "logistic": 1.5, "poisson": 0.6, "gamma": 0.7}
 
 @dataclass(frozen=True, kw_only=True)
 class PrivatePlan:
-    """How a privacy budget is spent, decided from public facts alone.
+    """The spending of a privacy budget, decided from public facts alone.
 
     Parameters
     ----------
@@ -115,9 +115,9 @@ def public_plan(
     l2: float,
     intercept: bool = True,
 ) -> PrivatePlan:
-    """Return the settings for a budget of every row of clients of some sizes; those that were given stay.
+    """Return the settings for a budget of every row of clients of some sizes; given settings stay.
 
-    Parameters are those of `plan_budget`. δ is by default a tenth of one over the rows of the largest client.
+    The parameters are as in `plan_budget`. δ is by default a tenth of one over the rows of the largest client.
     """
     known = replace(settings, delta=settings.delta_for(list(sizes)))
     return plan_budget(
@@ -139,7 +139,7 @@ def plan_budget(
     honest: int | None = None,
     most_rounds: int = MOST_ROUNDS,
 ) -> PrivatePlan:
-    """Return the settings for a budget; those that were given stay.
+    """Return the settings for a budget; given settings stay.
 
     Parameters
     ----------

@@ -20,8 +20,7 @@ from fedscaffold.core.machine import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import Summary, summarise_sums
-from fedscaffold.inference.closing import check_dispersion
-from fedscaffold.inference.covariance import Covariance
+from fedscaffold.inference.closing import Covariance, check_dispersion
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, train
@@ -139,7 +138,7 @@ class Federated(BaseEstimator):
         check_budget(self, beside)
 
     def _tables(self, X: Any, clients: Any, weight: Array | None) -> ClientTables:
-        """Return the rows of each client, dense; set clients_. Weights are those of `_weights`."""
+        """Return the rows of each client, dense; set clients_. `weight` is from `_weights`."""
         n, d = X.shape
         if sparse.issparse(X):
             check_memory("a dense table of the sparse X, of which two copies are needed,", 16 * n * (d + 1))

@@ -225,7 +225,7 @@ class FederatedLogisticRegression(LinearClassifierMixin, SparseCoefMixin, Federa
         return classes, np.searchsorted(classes, y)
 
     def _row_weights(self, sample_weight: Any, X: Any, y: Any, labels: Any) -> Array | None:
-        """Return weights of the rows times those of their classes; None for weights of one."""
+        """Return weights of rows times weights of their classes; None if all are one."""
         weight = self._weights(sample_weight, X)
         if self.class_weight is not None:
             classes = compute_class_weight(self.class_weight, classes=self.classes_, y=y, sample_weight=weight)

@@ -222,7 +222,7 @@ def scaffold_long_run_covariance(
     Raises
     ------
     InvalidInput
-        If the losses are not those of ridge regression, or the method is not Scaffold.
+        If the problem is not ridge regression, or the method is not Scaffold.
     NoPlateau
         If the method does not contract.
 

@@ -46,7 +46,7 @@ def command(
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")
         with tempfile.TemporaryDirectory(prefix="fedscaffold-") as temporary:
-            folder = Path(temporary) if out is None else out.resolve()  # sites run in folders of their own
+            folder = Path(temporary) if out is None else out.resolve()  # sites run in separate folders
             named = (settings.target, *(settings.features or ()), *settings.categorical)
             files = site_files(data, client, lambda: private_folder(folder), named)
             study = LocalStudy(folder, files, settings, say)

@@ -150,7 +150,7 @@ def _fit_privately(
 
 
 def _print(found: Fit) -> None:
-    """Print coefficients, then how they were found and how close they are to those of pooled data."""
+    """Print coefficients, then how they were found and how close they are to the pooled ones."""
     if found.has_standard_errors:
         typer.echo(f"A federated model of {found.coding.encoding.target}\n{found.summary()}")
     else:

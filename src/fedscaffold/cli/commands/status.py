@@ -47,9 +47,9 @@ def _facts(found: RunStatus) -> Iterator[tuple[str, str]]:
     yield "rounds closed", str(found.round)
     yield "identity", found.run
     yield "last entry", found.since
-    yield "counted in the last round", ", ".join(map(str, found.counted)) or "nobody"
+    yield "counted in the last round", ", ".join(map(str, found.counted)) or "none"
     for client, reason in (found.refused or {}).items():
-        yield f"client {client} refused", shown(reason, longest=300)
+        yield f"client {client} rejected", shown(reason, longest=300)
     for client, scale in (found.shortened or {}).items():
         yield f"client {client} shortened", f"to {scale:.3g} of its update's length"
     for client, share in (found.limited or {}).items():

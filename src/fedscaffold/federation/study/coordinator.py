@@ -43,7 +43,7 @@ class Received(NamedTuple):
 
 
 class Coordinator:
-    """Asks the sites of a study, and adds up what they answer.
+    """The part of a study that asks the sites, and adds up their answers.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Coordinator:
     journal
         Reaches the sites, and keeps what they answered.
     keys
-        Public keys of the sites that people accepted; None to take those that the sites send, in one process.
+        Public keys of the sites that people accepted; None to take the keys that the sites send, in one process.
     on_phase
         Called with the name of each phase that begins.
     """
@@ -234,7 +234,7 @@ class Totals:
     def penalty(self, sums: ClosingSums) -> Array:
         """Return the second derivatives of the penalty in units of the sums, (dim,).
 
-        A level of the codebook that no row has would not be determined without a penalty; one of its own holds its
+        A level of the codebook that no row has would not be determined without a penalty; an extra one holds its
         coefficient at 0.
         """
         encoding = self.coding.encoding

@@ -1,8 +1,8 @@
 """A study that goes on after any stop: every exchange is kept on the coordinator's disk before it is used.
 
-What the coordinator asks is a function of what it was answered before. So a study that is started again asks the
-same questions, and gets the answers to those that it asked before from its folder, to the same bits; the first
-question without an answer goes to the sites.
+The coordinator's questions are a function of the answers before. So a study that is started again asks the same
+questions, and reads the answers that it already has from its folder, to the same bits; the first question without
+an answer goes to the sites.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ WHAT = "fedscaffold study exchange 1"
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """A folder, made for its owner alone if it is missing."""
+    """Return a folder, made for its owner alone if it is missing."""
     folder = Path(path)
     if not folder.is_dir():
         folder_at(folder).chmod(0o700)
@@ -33,7 +33,7 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
 
 class Journal:
-    """A transport that keeps what was answered in a folder, and gives the answers of an earlier start again.
+    """A transport that keeps answers in a folder, and returns the answers of an earlier start again.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Journal:
         return self.transport.sites
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
-        """The sites' replies, from the folder if the same was asked at this place before."""
+        """Return the sites' replies, from the folder if the same was asked at this place before."""
 
         def ask() -> Kept:
             replies = self.transport.exchange(requests)
@@ -80,7 +80,7 @@ class Journal:
         }
 
     def keep(self, asked: Mapping[str, Payload], ask: Callable[[], "Kept"]) -> "Answer":
-        """What `ask` gives, kept before it is used; from the folder if the same was asked at this place before."""
+        """Return the stored answer if the same was asked at this place before; else call `ask` and store it."""
         self.count += 1
         digest = _digest(asked)
         path = None if self.folder is None else self.folder / f"exchange-{self.count:06d}.npz"
@@ -120,7 +120,7 @@ class Journal:
 
 
 class Kept(NamedTuple):
-    """What a question brought, as it is kept.
+    """The answer to a question, as it is stored.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class Kept(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a question brought, now or before: arrays by name, and the description with its fields."""
+    """The answer to a question, now or before: arrays by name, and the description with its fields."""
 
     arrays: Mapping[str, Any]
     description: Fields
@@ -149,7 +149,7 @@ def _arrays_of(arrays: Mapping[str, Any], k: int) -> dict[str, Any]:
 
 
 def _digest(requests: Mapping[str, Payload]) -> str:
-    """A digest of everything that is asked."""
+    """Return a digest of everything that is asked."""
     found = hashlib.sha256()
     for site, payload in requests.items():
         found.update(json.dumps([site, dict(payload.values), sorted(payload.arrays)]).encode())

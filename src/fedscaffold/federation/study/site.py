@@ -276,11 +276,11 @@ class StudySite:
 
     def _answer_question(self, question: Question) -> Payload:
         """Answer a question once; the same one again brings the same message, any other one is rejected."""
-        plan, told = self.plan, self.store.load_note(ROSTER)
-        if plan is None or told is None:
+        plan, announced = self.plan, self.store.load_note(ROSTER)
+        if plan is None or announced is None:
             raise Refusal(RefusalCode.NO_AGREEMENT)
         if self._masks is None or self._masks.roster.plan != plan.digest:
-            self._masks = Masks(self.name, self.key, Roster(plan.digest, told["keys"]))
+            self._masks = Masks(self.name, self.key, Roster(plan.digest, announced["keys"]))
         roster = self._masks.roster
         if question.plan != plan.digest or question.roster != roster.digest:
             raise Refusal(RefusalCode.OTHER_SETTINGS, "the question is of another plan or roster")

@@ -22,7 +22,7 @@ SiteState = Literal["invited", "online", "offline", "refused"]
 
 
 class SiteStatus(BaseModel):
-    """The state of one site, the reason if it is "refused", and since when, in UTC."""
+    """The state of one site, the reason if it does not take part, and the time of the change, in UTC."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,7 +32,7 @@ class SiteStatus(BaseModel):
 
 
 class StudyStatus(BaseModel):
-    """How a study stands, from its coordinator's folder.
+    """The progress of a study, from its coordinator's folder.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ def conduct(
     transport
         Carries messages to the sites.
     keys
-        Public keys of the sites that people accepted; None to take those that the sites send, in one process.
+        Public keys of the sites that people accepted; None to take the keys that the sites send, in one process.
     folder
         The coordinator's folder, in which every exchange is kept: the same call continues a study that was
         stopped, to the same bits. None keeps nothing.
@@ -120,7 +120,7 @@ def _trained(coordinator: Coordinator, board: StatusBoard) -> Fit:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluation:
-    """How a model predicts rows that it was not trained on.
+    """Predictions of a model for rows that it was not trained on.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def _evaluation(numbers: Mapping[str, Array]) -> Evaluation:
 class Study(StudySettings):
     """A study: one model for sites that keep their tables.
 
-    Its parameters are those of `StudySettings`, and a name. `run` conducts it with all sites in this process.
+    It has the parameters of `StudySettings`, and a name. `run` conducts it with all sites in this process.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ class Study(StudySettings):
         seed
             Decides which rows are left out to judge the model; the same seed gives the same result.
         rules
-            Limits of the sites; by default those of the study itself.
+            Limits of the sites; by default the limits of the study itself.
         engine
             Computes local steps; see `fedscaffold.run`.
         folder

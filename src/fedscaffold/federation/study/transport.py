@@ -33,7 +33,7 @@ class SiteProblems(InvalidInput):
 
 
 class Transport(Protocol):
-    """Carries messages to sites and their replies back."""
+    """A way to carry messages to sites and their replies back."""
 
     @property
     def sites(self) -> Sequence[str]:

@@ -310,7 +310,7 @@ class FleetConnection:
         self._node = Node()
 
     def activate(self) -> None:
-        """Say that this node is there; raise `Unreachable` if nobody hears it."""
+        """Say that this node is there; raise `Unreachable` if there is no answer."""
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=NODE_BEAT)
         self._node = Node(node_id=self._call(self._client.ActivateNode, request).node_id)
 
@@ -329,7 +329,7 @@ class FleetConnection:
         try:
             return bool(self._client.SendNodeHeartbeat(request).success)
         except httpx.TransportError:
-            return True  # whoever fetches messages notices too
+            return True  # the loop that fetches messages notices too
         except httpx.HTTPStatusError:
             return False
 
@@ -382,7 +382,7 @@ class FleetConnection:
         except httpx.HTTPError as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise Unreachable(
-                    f"whoever answers at {self.address} is not the coordinator of the invitation: its certificate "
+                    f"the server at {self.address} is not the coordinator of the invitation: its certificate "
                     "is another; ask for a new invitation"
                 ) from None
             raise Unreachable(f"the coordinator cannot be reached at {self.address}; trying again") from None

@@ -102,7 +102,7 @@ def _site_name(text: str) -> str:
 
 
 class LocalStudy:
-    """Runs a study with processes of this machine, one for each site, and ends them afterwards.
+    """A study with processes of this machine, one for each site, which end with it.
 
     Parameters
     ----------

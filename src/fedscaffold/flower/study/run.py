@@ -51,10 +51,10 @@ def conduct_study(
     Raises
     ------
     FedScaffoldError
-        If the study stops; the sites that can be reached are told so.
+        If the study stops; a message about it goes to the sites that can be reached.
     """
     study, folder = StudyFile.load(file), StudyFolder(file)
-    private_folder(out)  # a folder that cannot be made is an error before anybody is waited for
+    private_folder(out)  # a folder that cannot be made is an error before any site is waited for
     if shared is not None:
         folder_at(shared)
     keys = _all_keys(study, folder, say)
@@ -93,7 +93,7 @@ def conduct_study(
 
 
 def _all_keys(study: StudyFile, folder: StudyFolder, say: Callable[[str], None]) -> dict[str, str]:
-    """Return the keys of all sites, once they are accepted; raise if some are not and nobody waits."""
+    """Return the keys of all sites, once they are accepted; raise if some are not and absent is "error"."""
     said: list[str] = []
     while True:
         keys = folder.accepted()

@@ -42,7 +42,7 @@ def load_rules(path: Path | None) -> SiteRules:
 
 @dataclass
 class JoinedSite:
-    """A site's part in a study, in a folder of its own.
+    """A site's part in a study, in a separate folder.
 
     Parameters
     ----------

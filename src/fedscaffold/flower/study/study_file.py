@@ -133,7 +133,7 @@ class StudyFile:
         return cls(found[1], found[0])
 
     def text(self) -> str:
-        """Return the file, with a comment for every setting; those that are not set are commented out."""
+        """Return the file, with a comment for every setting; settings without a value are commented out."""
         plan = self.plan
         values = plan.model_dump(mode="json")
         columns, known = values.pop("columns"), {**sentences(StudySettings), **sentences(StudyPlan)}

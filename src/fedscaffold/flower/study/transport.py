@@ -23,7 +23,7 @@ class Sent(NamedTuple):
 
 
 class FlowerTransport(RemoteTransport):
-    """Carries a study's messages to nodes, which are known by the keys that were accepted for them.
+    """The transport of a study to nodes, which are known by the keys that were accepted for them.
 
     A message or its reply may be lost on the way: a site that connects again, or is silent for long, is asked
     again, and gives the same reply to the same request.

@@ -300,8 +300,8 @@ def stationary(r: Rounds) -> Stationary:
 def free_directions(r: Rounds) -> Array:
     """Return the orthogonal projection onto all z in which what the method conserves is 0, (size, size).
 
-    What a method conserves does not depend on the clients' matrices, so that it is found for other ones, of one
-    dimension and well conditioned.
+    The quantity that a method conserves does not depend on the clients' matrices, so that it is found for other
+    ones, of one dimension and well conditioned.
     """
     N, d, m = r.q.weights.size, r.q.optimum.size, r.method
     if not m.n_client:

@@ -176,7 +176,7 @@ def _dense_law(r: Rounds, rounds: int | None, theta0: Array) -> ExactLaw:
 def error_interval(bias: Array, cov_theta: Array, level: float = 0.9) -> tuple[float, float]:
     """Return the quantiles (1 ∓ level)/2 of ‖θ − θ*‖² for θ − θ* ~ N(bias, cov_theta): the errors of single runs.
 
-    On the plateau models are nearly normal, as sums of many small noises. The quantiles are those of 100,000 fixed
+    On the plateau models are nearly normal, as sums of many small noises. The quantiles are from 100,000 fixed
     draws, right to about half a percent.
 
     Parameters

@@ -274,7 +274,7 @@ def accept(
     key: Annotated[list[str], typer.Argument(metavar="KEY...", help="The files SITE.pub that sites sent.")],
     replace: Annotated[bool, typer.Option("--replace", help="Accept a new key of a site that has one.")] = False,
 ) -> None:
-    """Accept the keys of sites; a study begins when those of all its sites are accepted.
+    """Accept the keys of sites; a study begins when all its sites' keys are accepted.
 
     Compare the fingerprint with the one that the site was shown, over the telephone for example: a key may have
     been exchanged on its way.
