@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.state import StoredClientState
+from fedscaffold.federation.log import AuditLog
 from fedscaffold.federation.messages import TrainRequest
 
 
@@ -25,21 +26,26 @@ class StateFile(Protocol):
         """Replace what is stored."""
 
 
-class Log(Protocol):
-    """A log to which entries are only ever added."""
+class MemoryLog:
+    """A log in memory, with the methods of `AuditLog`."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
 
     def write(self, event: str, **facts: Any) -> None:
         """Add an entry with the name of the event, and facts that JSON can hold."""
+        self.entries.append({"event": event, **facts})
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Return the entries in their order."""
+        yield from self.entries
 
 
 class SiteStore(Protocol):
     """A site's memory from one request to the next."""
 
     @property
-    def audit(self) -> Log:
+    def audit(self) -> AuditLog | MemoryLog:
         """The log of the site's answers and rejections."""
 
     @property
@@ -71,7 +77,7 @@ class MemoryStore:
 
     def __init__(self, secret: bytes | None = None) -> None:
         self.secret = secrets.token_bytes(32) if secret is None else secret
-        self.audit: Log = MemoryLog()
+        self.audit = MemoryLog()
         self._states: dict[tuple[str, int], StoredClientState] = {}
         self._notes: dict[str, dict[str, Any]] = {}
 
@@ -98,21 +104,6 @@ class MemoryStore:
     def load_note(self, name: str) -> dict[str, Any] | None:
         """Return the values under a name; None if there are none."""
         return self._notes.get(name)
-
-
-class MemoryLog:
-    """A log in memory."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-
-    def write(self, event: str, **facts: Any) -> None:
-        """Add an entry with the name of the event, and facts that JSON can hold."""
-        self.entries.append({"event": event, **facts})
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """Return the entries in their order."""
-        yield from self.entries
 
 
 class _StateInMemory:

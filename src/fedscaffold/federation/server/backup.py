@@ -117,11 +117,9 @@ class StateBackup:
 
     def _file(self, config: RunConfig, ledger: Ledger, round: int) -> VectorFile | None:
         """Return the file of a round if it belongs to this history of the run."""
-        if self.folder is None:
-            return None
-        if round not in self._open:
+        if self.folder is not None and round not in self._open:
             self._open[round] = self._checked(config, ledger, round)
-        return self._open[round]
+        return self._open.get(round)
 
     def _checked(self, config: RunConfig, ledger: Ledger, round: int) -> VectorFile | None:
         path = self._path(round)
