@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from fedscaffold.core.checks import shown
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.log import LOG
@@ -322,9 +320,3 @@ def _log_shares(round: int, what: str, shares: Mapping[int, float]) -> None:
 
 def _by_client(replies: Iterable[Reply]) -> list[Reply]:
     return sorted(replies, key=lambda reply: reply.client)
-
-
-def weights_from_rows(n_rows: Mapping[int, int], n_clients: int) -> Array:
-    """Return w_c in proportion to the clients' numbers of rows, shape (n_clients,), summing to one."""
-    given = np.array([n_rows[client] for client in range(n_clients)], dtype=np.float64)
-    return given / given.sum()

@@ -83,7 +83,7 @@ class DryRun:
     columns: tuple[OwnColumn, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-compatible values."""
+        """Return the dry run as JSON-compatible values."""
         parts = {name: [asdict(one) for one in getattr(self, name)] for name in ("phases", "columns")}
         return {
             "plan": self.plan.to_json(),

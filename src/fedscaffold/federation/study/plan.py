@@ -379,12 +379,12 @@ class StudyPlan(StudySettings):
         """Return the text of a TOML file, from which `from_toml` makes an equal plan."""
         values = self.model_dump(mode="json", exclude_defaults=True)
         columns = values.pop("columns")
-        lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
+        lines = [f"{name} = {toml_value(value)}" for name, value in values.items()]
         for name, column in columns.items():
             lines += [
                 "",
-                f"[columns.{_toml(name)}]",
-                *(f"{key} = {_toml(value)}" for key, value in column.items()),
+                f"[columns.{toml_value(name)}]",
+                *(f"{key} = {toml_value(value)}" for key, value in column.items()),
             ]
         return "\n".join(lines) + "\n"
 
@@ -493,6 +493,6 @@ def in_words(error: ValidationError, what: str) -> InvalidInput:
     raise AssertionError("a validation error has problems") from error
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """Return a JSON value as TOML, whose texts, numbers and lists are written alike."""
     return json.dumps(value, ensure_ascii=False)

@@ -83,7 +83,7 @@ class Roster:
         return {site: fingerprint(key) for site, key in self.keys.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-compatible values."""
+        """Return the roster as JSON-compatible values."""
         return {"plan": self.plan, "keys": dict(self.keys)}
 
     @classmethod

@@ -90,7 +90,7 @@ class SiteRows:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
+        """Number of rows of the site's table."""
         return int(self.arrow.num_rows)
 
     def numbers(self, name: str) -> Array:

@@ -23,10 +23,10 @@ from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.transport import InProcess, Transport
 from fedscaffold.inference.training import TrainingSettings, train
 from fedscaffold.models.fit import Fit
+from fedscaffold.models.local_sums import NUMBERS_PER_SECOND
 
 StudyResult = Fit  # a fit is a study in one process
 ALL = "all sites"  # name of the evaluation of all sites together
-NUMBERS_PER_SECOND = 2e8  # of a table that a local step reads; decides between Newton and Scaffold
 
 
 def conduct(
@@ -175,7 +175,7 @@ class Evaluation:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-compatible values."""
+        """Return the evaluation as JSON-compatible values."""
         values = {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in vars(self).items()}
         return {**values, "auc": self.auc, "accuracy": self.accuracy}
 

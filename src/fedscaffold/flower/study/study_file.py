@@ -16,7 +16,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.signing import Signer, make_signing_key
 from fedscaffold.federation.study.journal import private_folder
-from fedscaffold.federation.study.plan import StudyPlan, StudySettings, in_words, sentences
+from fedscaffold.federation.study.plan import StudyPlan, StudySettings, in_words, sentences, toml_value
 from fedscaffold.federation.study.roster import Roster, fingerprint
 from fedscaffold.flower.certificates import LONGEST_NAME, Certificates, certified_host, make_certificates
 
@@ -140,21 +140,19 @@ class StudyFile:
         lines = ["# A study: one model for tables that stay at their sites. Sites accept everything above [run]."]
         hidden = ("name", "sites", "features", "ignore", "categorical")  # the codebook says the last three
         for name in ("name", "sites", *(name for name in values if name not in hidden)):
-            line = f"# {name} = ..." if values[name] is None else f"{name} = {_toml(values[name])}"
+            line = f"# {name} = ..." if values[name] is None else f"{name} = {toml_value(values[name])}"
             lines.append(f"{line:<{WIDTH}} # {known[name]}")
         lines += ["", "# The codebook: type, and unit, range, levels, reference, mean or sd if they are known."]
         for name, column in columns.items():
             said = {key: value for key, value in column.items() if value is not None and value != ""}
-            lines += [f"[columns.{_toml(name)}]", *(f"{key} = {_toml(value)}" for key, value in said.items())]
+            lines += [
+                f"[columns.{toml_value(name)}]",
+                *(f"{key} = {toml_value(value)}" for key, value in said.items()),
+            ]
         lines += ["", "[run]"]
         for name, value in self.run.model_dump().items():
-            lines.append(f"{f'{name} = {_toml(value)}':<{WIDTH}} # {sentences(RunSettings)[name]}")
+            lines.append(f"{f'{name} = {toml_value(value)}':<{WIDTH}} # {sentences(RunSettings)[name]}")
         return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """Return a JSON value as TOML, whose texts, numbers and lists are written alike."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -277,7 +275,7 @@ class Invite:
 
     @property
     def file_name(self) -> str:
-        """STUDY-SITE.invite."""
+        """Name of the invitation's file, STUDY-SITE.invite."""
         return f"{self.plan.name}-{self.site}.invite"
 
     def save(self, path: Path) -> None:
