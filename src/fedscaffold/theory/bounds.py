@@ -254,11 +254,11 @@ class ScaffoldBounds:
         return Bound(self._plateau(8.0), self._crude_conditions, "Corollary 4.5")
 
     def mean_local_iterates(self) -> Bound:
-        """Return 16.6γσ²/μ, Corollary 4.5's third line, on Σ_c w_c E‖θ_c^h − θ*‖² for every local step h ≤ H.
+        """Return 16.62γσ²/μ, Corollary 4.5's third line, on Σ_c w_c E‖θ_c^h − θ*‖² for every local step h ≤ H.
 
         Under the stationary law, σ² as in `drift`. Printed with 8 and γH(L + μ) ≤ 1, which is not proved.
         """
-        return Bound(self._plateau(16.6), (self._short_round(12),), "Corollary 4.5")
+        return Bound(self._plateau(16.62), (self._short_round(12),), "Corollary 4.5")
 
     def stationary_moment(self, *, order: Order) -> Bound:
         """Return 0.6, 2.5 or 6.5 times γσ*²/μ for q = 2, 4, 6: Corollary 4.5 for E^{2/q}‖X − X*‖^q_Λ.
@@ -294,13 +294,19 @@ class ScaffoldBounds:
         return self._moment(order, 1, "Lemma 4.6")
 
     def covariance_system(
-        self, *, theta: float, theta_xi: float, xi: float, round_noise: float
+        self,
+        *,
+        theta: float,
+        theta_xi: float,
+        xi: float,
+        round_noise: float,
+        remainders: tuple[float, float, float] | None = None,
     ) -> CovarianceSystem:
         """Return Lemma 4.7's three bounds on A = ‖Σ^θ‖, B = Σ_c w_c‖Σ^{θ,ξ}_c‖, C = Σ_{c,c'} w_c w_c'‖Σ^ξ_{c,c'}‖.
 
-        A ≤ {γ²H(H−1)L B + ¼γ⁴H²(H−1)²L² C + γ²𝔑s}/(1 − (1 − γμ)^H), B ≤ 2ζ₂A + 4γ³H(H−1)²L² C + 4γ𝔑s/H and
-        C ≤ 2ζ₂²A + 4ζ₂γ(H−1)L B + 9𝔑s/H² with the appendix's constants and s = Σ w_c², for spectral norms of
-        second moments about (θ*, ξ*) in the stationary law.
+        A ≤ {γ²H(H−1)L B + ¼γ⁴H²(H−1)²L² C + γ²𝔑s + r₁}/(1 − (1 − γμ)^H), B ≤ 2ζ₂A + 4γ³H(H−1)²L² C + 4γ𝔑s/H + 2r₂
+        and C ≤ 2ζ₂²A + 4ζ₂γ(H−1)L B + 9𝔑s/H² + 2r₃ with the appendix's constants and s = Σ w_c², for spectral norms
+        of second moments about (θ*, ξ*) in the stationary law.
 
         Parameters
         ----------
@@ -308,22 +314,26 @@ class ScaffoldBounds:
             A, B and C.
         round_noise
             𝔑 = Σ_c w_c² ‖Σ_h Γ_c^h C_c Γ_c^h‖ / Σ_c w_c², with C_c the noise's stationary mean covariance.
+        remainders
+            r₁, r₂ and r₃: ‖R^θ‖, Σ_c w_c‖R^{θ,ξ}_c‖ and Σ_{c,c'} w_c w_c'‖R^ξ_{c,c'}‖ of Lemmas C.3 to C.5, which
+            are 0 for quadratic losses and are to be measured otherwise.
 
         Raises
         ------
         InvalidInput
-            If the losses are not quadratic (Q > 0): the paper does not bound all remainders.
+            If the losses are not quadratic (Q > 0) and no remainders are given.
         """
         gamma, H, mu, L = self._symbols
-        if self.constants.Q > 0:
-            raise InvalidInput("Lemma 4.7 is explicit for quadratic losses only, but Q > 0; use a ridge problem")
+        if self.constants.Q > 0 and remainders is None:
+            raise InvalidInput("Lemma 4.7 needs remainders if the losses are not quadratic (Q > 0)")
+        first, second, third = remainders or (0.0, 0.0, 0.0)
         a, b = not_negative("theta", theta), not_negative("theta_xi", theta_xi)
         c, noise = not_negative("xi", xi), not_negative("round_noise", round_noise) * self._share
         zeta2, reach = self.constants.zeta2, gamma**2 * H * (H - 1) * L
         values = (
-            (reach * b + reach**2 / 4.0 * c + gamma**2 * noise) / (1.0 - _rate(gamma * mu, H)),
-            2.0 * zeta2 * a + 4.0 * gamma**3 * H * (H - 1) ** 2 * L**2 * c + 4.0 * gamma * noise / H,
-            2.0 * zeta2**2 * a + 4.0 * zeta2 * gamma * (H - 1) * L * b + 9.0 * noise / H**2,
+            (reach * b + reach**2 / 4.0 * c + gamma**2 * noise + first) / (1.0 - _rate(gamma * mu, H)),
+            2 * zeta2 * a + 4 * gamma**3 * H * (H - 1) ** 2 * L**2 * c + 4 * gamma * noise / H + 2 * second,
+            2 * zeta2**2 * a + 4 * zeta2 * gamma * (H - 1) * L * b + 9 * noise / H**2 + 2 * third,
         )
         return CovarianceSystem(*(Bound(value, (self._short_round(12),), "Lemma 4.7") for value in values))
 

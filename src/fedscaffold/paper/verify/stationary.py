@@ -163,7 +163,7 @@ def bound_rows(chains: StationaryChains) -> list[StatementRow]:
 def _local(chains: StationaryChains) -> list[StatementRow]:
     case = chains.case
     own, squares = np.einsum("gccii->gc", chains.xi), chains.local[:, 0]
-    mean, third = squares @ case.problem.weights, "third line, Σ w_c E‖θ_c^h−θ*‖² ≤ 16.6γσ²/μ for all h"
+    mean, third = squares @ case.problem.weights, "third line, Σ w_c E‖θ_c^h−θ*‖² ≤ 16.62γσ²/μ for all h"
     return [
         bounded(f"stationary law: {claim}", case.text, over_groups(groups), [bound])
         for claim, groups, bound in (
