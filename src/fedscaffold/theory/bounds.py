@@ -305,8 +305,8 @@ class ScaffoldBounds:
         """Return Lemma 4.7's three bounds on A = ‖Σ^θ‖, B = Σ_c w_c‖Σ^{θ,ξ}_c‖, C = Σ_{c,c'} w_c w_c'‖Σ^ξ_{c,c'}‖.
 
         A ≤ {γ²H(H−1)L B + ¼γ⁴H²(H−1)²L² C + γ²𝔑s + r₁}/(1 − (1 − γμ)^H), B ≤ 2ζ₂A + 4γ³H(H−1)²L² C + 4γ𝔑s/H + 2r₂
-        and C ≤ 2ζ₂²A + 4ζ₂γ(H−1)L B + 9𝔑s/H² + 2r₃ with the appendix's constants and s = Σ w_c², for spectral norms
-        of second moments about (θ*, ξ*) in the stationary law.
+        and C ≤ 2ζ₂²A + 4ζ₂γ(H−1)L B + 9𝔑s/H² + 2r₃ with the appendix's constants and s = Σ w_c², for spectral
+        norms of second moments about (θ*, ξ*) in the stationary law.
 
         Parameters
         ----------

@@ -63,7 +63,7 @@ def lemma_4_6(ell: F, noise: F) -> tuple[F, F]:
 
 
 def test_lemma_4_6() -> None:
-    """The printed 28 and 54 are more than enough with γβ ≤ L/4: 25.43 and 39.04; with γβ ≤ L they do not come out."""
+    """25.43 and 39.04 with γβ ≤ L/4, for the printed 28 and 54, which do not come out with the printed γβ ≤ L."""
     local, xi = lemma_4_6(F(1, 12), F(1, 4))
     assert rounded_up(F("25.43"), local)
     assert rounded_up(F("39.04"), xi)
@@ -82,8 +82,8 @@ def test_lemma_4_7_s_spread_of_powers() -> None:
 def test_the_papers_theorem_4_8() -> None:
     """Remainders r = E^{1/2}‖R_c‖² ≤ 600γHQσ²/μ by Cauchy–Schwarz, through Lemma C.9's coefficients at γHL ≤ 1/48.
 
-    With s = √(γ/μ)σ: E^{1/2}‖a‖² and γH E^{1/2}‖b‖² are at most √8 s for the noise-free parts a of θ⁺ and b of ξ_c⁺,
-    by Corollary 4.5, and γ E^{1/2}‖ε_c‖² ≤ √(γHμ · 47/19) s. ‖R^θ‖ ≤ γr(2|a| + 2γ|ε| + γr),
+    With s = √(γ/μ)σ: E^{1/2}‖a‖² and γH E^{1/2}‖b‖² are at most √8 s for the noise-free parts a of θ⁺ and b of
+    ξ_c⁺, by Corollary 4.5, and γ E^{1/2}‖ε_c‖² ≤ √(γHμ · 47/19) s. ‖R^θ‖ ≤ γr(2|a| + 2γ|ε| + γr),
     γH‖R^{θ,ξ}‖ ≤ γr(|a| + γH|b| + 2γ|ε| + γr), γ²H²‖R^ξ‖ ≤ γr(2γH|b| + 2γ|ε| + γr).
     """
     ell, share = F(1, PAPER.length), F(1, PAPER.share_of_noise)

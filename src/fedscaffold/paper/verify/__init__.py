@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from fedscaffold.core.display import Advance
-from fedscaffold.paper.verify import assumptions, convergence, experiment, stationary
+from fedscaffold.paper.verify import appendix, assumptions, convergence, experiment, remarks, stationary
 from fedscaffold.paper.verify.rows import StatementRow, failures
 from fedscaffold.paper.verify.settings import DEFAULT, FULL, Budget, Kind, strict
 
@@ -12,11 +12,12 @@ __all__ = ["DEFAULT", "FULL", "Budget", "StatementRow", "failures", "verify"]
 
 
 def _stationary(kind: Kind) -> Callable[[Budget], list[StatementRow]]:
-    """Return the rows of one simulation, on Lemma 4.6 to Theorem 4.8 and all of Section 5."""
+    """Return the rows of one simulation, on Lemma 4.6 to Theorem 4.8, all of Section 5, and their appendices."""
 
     def rows(budget: Budget) -> list[StatementRow]:
         found = stationary.simulate(strict(kind), budget)
-        return [*stationary.bound_rows(found), *stationary.expansion_rows(found, budget)]
+        rows = [*stationary.bound_rows(found), *stationary.expansion_rows(found, budget)]
+        return [*rows, *appendix.chain_rows(found, budget)]
 
     return rows
 
@@ -26,6 +27,8 @@ PARTS: tuple[tuple[int, Callable[[Budget], list[StatementRow]]], ...] = (  # wit
     (14, convergence.rows),
     (8, _stationary("ridge")),
     (12, _stationary("logistic")),
+    (8, appendix.rows),
+    (6, remarks.rows),
     (12, experiment.rows),
     (6, experiment.figure_rows),
 )
@@ -36,7 +39,13 @@ ORDER = (
     "Corollary 4",
     "Lemma 5",
     "Theorem 5",
+    "Remark",
+    "Corollary B",
+    "Lemma B",
+    "Lemma C",
+    "Corollary C",
     "Lemma E",
+    "Lemma F",
     "Exact",
     "First",
     "Figure",

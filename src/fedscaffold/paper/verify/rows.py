@@ -240,7 +240,7 @@ def summary(rows: Sequence[StatementRow]) -> str:
     untested = sum(row.verdict == "not tested" for row in rows)
     parts = [f"{held} rows hold"]
     parts += [f"{outside} are outside their statement's conditions"] if outside else []
-    parts += [f"{untested} untested at these numbers of clients"] if untested else []
+    parts += [f"{untested} not tested, as they say why"] if untested else []
     problems = failures(rows)
     parts.append(f"{len(problems)} fail" + ("s" if len(problems) == 1 else "") if problems else "none fails")
     return ", ".join(parts) + "." + "".join(f"\nFAILS: {problem}" for problem in problems)

@@ -82,6 +82,17 @@ class Case:
         return np.asarray(xi - xi.mean(axis=0))
 
     @property
+    def hessians(self) -> Array:
+        """∇²f_c(θ*), (N, d, d)."""
+        return self.problem.client_hessians(self.problem.optimum())
+
+    @property
+    def powers(self) -> Array:
+        """Γ_c^h = (I − γ∇²f_c(θ*))^h for h = 0, ..., H, (H + 1, N, d, d)."""
+        steps = np.eye(self.problem.dim) - self.method.step_size * self.hessians
+        return np.stack([np.linalg.matrix_power(steps, h) for h in range(self.method.uniform_local_steps + 1)])
+
+    @property
     def initial_distance2(self) -> float:
         """The bound on ‖X⁰ − X*‖²_Λ for θ⁰ = 0."""
         optimum = self.problem.optimum()

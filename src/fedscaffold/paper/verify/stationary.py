@@ -22,7 +22,6 @@ from fedscaffold.paper.verify.rows import (
     StatementRow,
     bounded,
     close,
-    jackknife,
     norm,
     over_groups,
 )
@@ -32,7 +31,7 @@ from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
 from fedscaffold.simulation.setup import RunSetup, divergence_limit
 from fedscaffold.theory import Expansion, expansion
-from fedscaffold.theory.bounds import MOMENTS, Bound, Order, Proof
+from fedscaffold.theory.bounds import MOMENTS, Order, Proof
 
 GROUPS = 20  # of chains: enough for standard errors to a sixth
 ORDERS: tuple[Order, ...] = (2, 4, 6)
@@ -47,17 +46,22 @@ class StationaryChains:
     theta_xi: Array  # (θ − θ*)(ξ_c − ξ*_c)ᵀ, (groups, N, d, d)
     xi: Array  # (ξ_c − ξ*_c)(ξ_c' − ξ*_c')ᵀ, (groups, N, N, d, d)
     distance: Array  # ‖X − X*‖_Λ to the powers 2, 4 and 6, (groups, 3)
+    xi_norms: Array  # ‖ξ_c − ξ*_c‖ to the powers 2, 4 and 6, (groups, 3, N)
     local: Array  # ‖θ_c^h − θ*‖ to the powers 2, 4 and 6 for h = 0, ..., H, (groups, 3, H + 1, N)
+    parts: Array  # products of θ − θ*, ξ_c − ξ*_c, R_c and ε_c of a round, (groups, 1 + 3N, 1 + 3N, d, d)
     bias: Array  # E θ − θ*, (groups, d)
     bias_xi: Array  # E ξ_c − ξ*_c, (groups, N, d)
 
 
-def simulate(case: Case, budget: Budget, *, seed: int = 7) -> StationaryChains:
-    """Run `budget.chains` chains from X*, over `budget.rounds` rounds after burn-in."""
+def simulate(case: Case, budget: Budget, *, seed: int = 7, fedavg: bool = False) -> StationaryChains:
+    """Run `budget.chains` chains from X*, over `budget.rounds` rounds after burn-in.
+
+    With `fedavg`, ξ_c is set back to ξ*_c after every round, which for equal clients, whose ξ*_c are 0, is FedAvg.
+    """
     problem, method, optimum, ideal = case.problem, case.method, case.problem.optimum(), case.ideal
     repetitions = budget.chains // GROUPS * GROUPS
     batches = Batches(case.batch_size)
-    state = initial_state(problem, method, np.tile(optimum, (repetitions, 1)), ideal)
+    state = start = initial_state(problem, method, np.tile(optimum, (repetitions, 1)), ideal)
     setup = RunSetup(
         problem=problem, method=method, engine=choose_engine("auto", problem), theta=state.theta, batches=batches,
         seed=seed, limit=divergence_limit(optimum),
@@ -73,11 +77,14 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> StationaryChains:
                 if (t - burn) % thin == 0:
                     thinned = _add(thinned, _inside(case, state, _local_models(case, state, local_sgd)))
             state = step(state)
-    theta, theta_xi, xi, distance = (total / budget.rounds for total in every)
-    local, *sums = (total / len(range(0, budget.rounds, thin)) for total in thinned)
+            if fedavg:
+                state = state._replace(client_state=start.client_state)
+    theta, theta_xi, xi, distance, xi_norms = (total / budget.rounds for total in every)
+    local, parts, *sums = (total / len(range(0, budget.rounds, thin)) for total in thinned)
     means = _intercepts(*sums)
     bias_xi = means[:, problem.dim :].reshape(GROUPS, problem.n_clients, problem.dim)
-    return StationaryChains(case, theta, theta_xi, xi, distance, local, means[:, : problem.dim], bias_xi)
+    bias = means[:, : problem.dim]
+    return StationaryChains(case, theta, theta_xi, xi, distance, xi_norms, local, parts, bias, bias_xi)
 
 
 def _local_models(case: Case, state: State, local_sgd: LocalSgd) -> Array:
@@ -101,13 +108,16 @@ def _outside(case: Case, theta: Array, xi: Array) -> list[Array]:
         np.einsum("gri,grcj->gcij", a, b, optimize=True) / n,
         np.einsum("grci,grej->gceij", b, b, optimize=True) / n,
         np.stack([(distance ** (q // 2)).mean(axis=1) for q in ORDERS], axis=1),
+        np.stack([(np.square(b).sum(axis=3) ** (q // 2)).mean(axis=1) for q in ORDERS], axis=1),
     ]
 
 
 def _inside(case: Case, state: State, local: Array) -> list[Array]:
-    """Return the means of ‖θ_c^h − θ*‖^q, and of y, u, yuᵀ, uuᵀ.
+    """Return the means of ‖θ_c^h − θ*‖^q, of products of a round's parts, and of y, u, yuᵀ, uuᵀ.
 
-    Here y = (θ − θ*, −mean_h ∇f_c(θ_c^h) − ξ*_c) and u = (Z, V_c, ε_c).
+    The parts are θ − θ*, ξ_c − ξ*_c and, as in Lemma C.1, the sums over h of Γ_c^{H−1−h} times the second-order
+    remainders of gradients, R_c, and times the noise, ε_c. Here y = (θ − θ*, −mean_h ∇f_c(θ_c^h) − ξ*_c) and
+    u = (Z, V_c, noise).
     """
     problem, optimum, xi = case.problem, case.problem.optimum(), state.client_state.xi
     gradients = np.stack([gradients_at(problem, points) for points in local[:-1]])
@@ -123,7 +133,11 @@ def _inside(case: Case, state: State, local: Array) -> list[Array]:
     squares = _grouped(squared_distance(local, optimum).swapaxes(0, 1))
     powers = np.stack([(squares ** (q // 2)).mean(axis=1) for q in ORDERS], axis=1)
     products = [np.einsum("gri,grj->gij", v, u, optimize=True) / n for v in (y, u)]
-    return [powers, y.mean(axis=1), u.mean(axis=1), *products]
+    curved = gradients + case.ideal - np.einsum("cij,hrcj->hrci", case.hessians, local[:-1] - optimum)
+    summed = [np.einsum("hcij,hrcj->rci", case.powers[-2::-1], each, optimize=True) for each in (curved, noise)]
+    v = _grouped(np.concatenate([(state.theta - optimum)[:, None], xi - case.ideal, *summed], axis=1))
+    parts = np.einsum("grai,grbj->gabij", v, v, optimize=True) / n
+    return [powers, parts, y.mean(axis=1), u.mean(axis=1), *products]
 
 
 def _intercepts(y: Array, u: Array, yu: Array, uu: Array) -> Array:
@@ -155,9 +169,8 @@ def _add(sums: list[Array], values: list[Array]) -> list[Array]:
 
 
 def bound_rows(chains: StationaryChains) -> list[StatementRow]:
-    """Return rows on moments and covariances; Lemma 4.7 for ridge, for which it has no remainders."""
-    found = [*_local(chains), *_moments(chains), *_covariance(chains)]
-    return [*found, _system(chains)] if chains.case.problem.kind == "ridge" else found
+    """Return rows on moments and covariances."""
+    return [*_local(chains), *_moments(chains), *_covariance(chains)]
 
 
 def _local(chains: StationaryChains) -> list[StatementRow]:
@@ -206,47 +219,6 @@ def _covariance(chains: StationaryChains) -> list[StatementRow]:
         )
         for claim, proof in claims
     ]  # fmt: skip
-
-
-def _system(chains: StationaryChains) -> StatementRow:
-    """Return Lemma 4.7's row: the largest left side over right side of the three inequalities.
-
-    The noise is taken at θ*, which is less than its stationary mean, so the right sides are a little too small.
-    """
-    case = chains.case
-    noise = _round_noise(case)
-    found = [
-        jackknife(lambda a, b, c, k=k: _sides(case, noise, a, b, c)[k], chains.theta, chains.theta_xi, chains.xi)
-        for k in range(3)
-    ]
-    each = ", ".join(f"{ratio:.2g}" for ratio, _ in found)
-    claim = f"covariances of θ, (θ, ξ), ξ bound each other; left/right of the three: {each}"
-    lemma = case.bounds.covariance_system(theta=0.0, theta_xi=0.0, xi=0.0, round_noise=noise).theta
-    largest = max(found, key=lambda measured: measured.value)
-    return bounded(claim, case.text, largest, [Bound(1.0, lemma.conditions, lemma.statement)])
-
-
-def _sides(case: Case, noise: float, theta: Array, theta_xi: Array, xi: Array) -> tuple[float, float, float]:
-    a = _spectral(theta)
-    b = float(np.mean([_spectral(matrix) for matrix in theta_xi]))
-    c = float(np.mean([_spectral(matrix) for row in xi for matrix in row]))  # equal and different clients together
-    right = case.bounds.covariance_system(theta=a, theta_xi=b, xi=c, round_noise=noise)
-    return a / right.theta.value, b / right.theta_xi.value, c / right.xi.value
-
-
-def _round_noise(case: Case) -> float:
-    """Return (1/N) Σ_c ‖Σ_h Γ_c^h C_c(θ*) Γ_c^h‖, the noise of a round."""
-    problem, gamma = case.problem, case.method.step_size
-    optimum = problem.optimum()
-    covariances = problem.client_noise_covariances(optimum, batch_size=case.batch_size)
-    steps = np.eye(problem.dim) - gamma * problem.client_hessians(optimum)
-    powers = [np.linalg.matrix_power(steps, h) for h in range(case.method.uniform_local_steps)]
-    total = sum(power @ covariances @ power for power in powers)
-    return float(np.mean([_spectral(matrix) for matrix in np.asarray(total)]))
-
-
-def _spectral(matrix: Array) -> float:
-    return float(np.linalg.norm(matrix, 2))
 
 
 # Section 5: expansions to first order, and the signs that are wrong in print
