@@ -26,7 +26,7 @@ SUMMARIES = {
     "study": "Run a study: one model for sites that keep their tables, which never leave them.",
     "federate": "Run a real study on this machine: a process for each site, which alone reads its table.",
     "status": "Show the state of a federated run: its round, whose updates counted, who was rejected and why.",
-    "verify": "Check every statement of the paper by simulation, inside its conditions and outside.",
+    "verify": "Check every numbered statement of the paper, its appendix too, by simulation or computation.",
     "audit": "Attack a private run of this program with many canaries, and compare with the accountant's bound.",
     "conformance": "Put an implementation of Scaffold through checks whose answers are known exactly.",
     "reproduce": "Compute the figures of the paper and of the documentation.",

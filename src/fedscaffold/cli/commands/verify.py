@@ -1,4 +1,4 @@
-"""`fedscaffold verify`: every statement of the paper against measurement."""
+"""`fedscaffold verify`: every numbered statement of the paper against measurement or computation."""
 
 import time
 from collections.abc import Sequence
@@ -30,11 +30,15 @@ def command(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for verify.md and verify.json.")] = None,
 ) -> None:
-    """Check every statement of the paper by simulation, inside its conditions and outside.
+    """Check every numbered statement of the paper, its appendix too, by simulation or computation.
 
-    One row per statement: what it claims, the setting, the predicted value or bound, what was measured with its
-    standard error, and a verdict. If the paper's text has an error, the row judges the corrected formula and
-    says how the printed one does. Ends with exit code 1 if a row fails or is too noisy to judge.
+    Identities and matrix bounds are computed, all else is simulated, inside a statement's conditions and, on the
+    paper's experiment, outside. A row that is not judged says why: Remark 4.11's open question, and claims about
+    Figure 1 for numbers of clients that only --full runs. That more clients stop helping is tested without --full
+    too, on a small logistic problem with 1,000 and 10,000 clients. A row has a claim, the setting, the predicted
+    value or bound, the measured value with its standard error, and a verdict. If the paper's text has an error, the
+    row judges the corrected formula and says how the printed one does. Ends with exit code 1 if a row fails or is
+    too noisy to judge.
     """
     begin = time.perf_counter()
     with refusals(interrupted="nothing was written"):

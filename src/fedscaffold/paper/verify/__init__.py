@@ -32,25 +32,7 @@ PARTS: tuple[tuple[int, Callable[[Budget], list[StatementRow]]], ...] = (  # wit
     (12, experiment.rows),
     (6, experiment.figure_rows),
 )
-ORDER = (
-    "A",
-    "Lemma 4",
-    "Theorem 4",
-    "Corollary 4",
-    "Lemma 5",
-    "Theorem 5",
-    "Remark",
-    "Corollary B",
-    "Lemma B",
-    "Lemma C",
-    "Corollary C",
-    "Lemma E",
-    "Lemma F",
-    "Exact",
-    "First",
-    "Figure",
-    "Table",
-)
+ORDER = ("A", "2", "4", "5", "B", "C", "E", "F", "Exact", "First", "Figure", "Table")  # sections, then the rest
 
 
 def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: None) -> list[StatementRow]:
@@ -78,7 +60,8 @@ def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: N
 
 
 def _place(row: StatementRow) -> tuple[int, tuple[int, ...]]:
-    """Return the place of a row: Section 4's statements by number, whatever their kind; the others by ORDER."""
-    numbers = tuple(int(part) for part in re.findall(r"\d+", row.statement))
-    at = next(k for k, start in enumerate(ORDER) if row.statement.startswith(start))
-    return (1 if ORDER[at].endswith(" 4") else at), numbers
+    """Return the place of a row: its section's, whatever its kind, then its number's."""
+    section = re.search(r"(\w)\.\d", row.statement)
+    start = section.group(1) if section else row.statement
+    at = next(k for k, name in enumerate(ORDER) if start.startswith(name))
+    return at, tuple(int(part) for part in re.findall(r"\d+", row.statement))

@@ -1,5 +1,6 @@
 """Rows on the appendix: moments (B), one round and its covariances (C), expansions (E), and algebra (F)."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -78,7 +79,7 @@ def moment_rows(chains: StationaryChains, budget: Budget) -> list[StatementRow]:
         fourth.append((root(length2**p * chains.xi_norms[:, k].mean(axis=1), p), 240 * unit * at))
     no_power = length2 ** (1 / 3 - 1) * float(fourth[-1][0].value)
     beta5 = (
-        Condition("γ√(Hβ) ≤ 1/12", gamma * np.sqrt(H * b5), 1 / 12),
+        Condition("γ√(Hβ) ≤ 1/12", gamma * math.sqrt(H * b5), 1 / 12),
         Condition("γβ ≤ L/12", gamma * b5, L / 12),
     )
     text = "(γ²H² mean ‖ξ_c−ξ*_c‖^{2p})^{1/p}"
@@ -284,7 +285,7 @@ def remainder_rows(chains: StationaryChains) -> list[StatementRow]:
     sigma2, beta = noise_pair(known, min(L / (12 * gamma), 1 / (144 * gamma**2 * H)))
     conditions = (
         short[48],
-        Condition("γ√(Hβ) ≤ 1/12", gamma * np.sqrt(H * beta), 1 / 12),
+        Condition("γ√(Hβ) ≤ 1/12", gamma * math.sqrt(H * beta), 1 / 12),
         Condition("γβ ≤ L/12", gamma * beta, L / 12),
     )
     s3, s4 = sigma2**1.5 / mu**1.5, sigma2**2 / mu**2
