@@ -62,6 +62,5 @@ def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: N
 def _place(row: StatementRow) -> tuple[int, tuple[int, ...]]:
     """Return the place of a row: its section's, whatever its kind, then its number's."""
     section = re.search(r"(\w)\.\d", row.statement)
-    start = section.group(1) if section else row.statement
-    at = next(k for k, name in enumerate(ORDER) if start.startswith(name))
-    return at, tuple(int(part) for part in re.findall(r"\d+", row.statement))
+    start = section.group(1) if section else row.statement.split()[0].rstrip("123456")
+    return ORDER.index(start), tuple(int(part) for part in re.findall(r"\d+", row.statement))
