@@ -52,7 +52,7 @@ def test_uniform_weights_make_rows_of_small_clients_count_more() -> None:
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = weighted("gamma", (50, 70), 4, l2=0.0)
     whole = closing_sums(problem, np.zeros(4)).vector()
-    monkeypatch.setattr("fedscaffold.inference.per_client.NUMBERS_AT_ONCE", 28)
+    monkeypatch.setattr("fedscaffold.inference.sums.NUMBERS_AT_ONCE", 28)
     np.testing.assert_allclose(closing_sums(problem, np.zeros(4)).vector(), whole, rtol=1e-12)
 
 

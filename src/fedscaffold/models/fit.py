@@ -22,10 +22,8 @@ from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.inference import ClosingSums, Summary, summarise_sums
 from fedscaffold.inference.closing import Covariance, Dispersion, check_dispersion, has_variance
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.own_intercepts import client_intercept
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.inference.summary import summary_to_plain
-from fedscaffold.inference.tolerance import parse_tolerance
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, client_intercept
 from fedscaffold.inference.training import (
     RELATIVE_TOLERANCE,
     Certificate,
@@ -33,6 +31,7 @@ from fedscaffold.inference.training import (
     Trained,
     Trainer,
     TrainingSettings,
+    parse_tolerance,
     train,
 )
 from fedscaffold.models.coding import Coding, standardize_target

@@ -6,7 +6,7 @@ from typing import Any
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS, ProblemSums
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, ProblemSums
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.run_method import run
 

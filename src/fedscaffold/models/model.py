@@ -19,8 +19,8 @@ from fedscaffold.core.types import Array
 from fedscaffold.data.encoding import Encoding, Number, Unknown, check_records
 from fedscaffold.data.tables import Label, blocks, by_name, frame_source, pick_all
 from fedscaffold.inference import Summary
-from fedscaffold.inference.own_intercepts import own_intercept, record_columns
 from fedscaffold.inference.summary import summary_from_plain
+from fedscaffold.inference.sums import own_intercept, record_columns
 
 FORMAT = "fedscaffold model 1"
 

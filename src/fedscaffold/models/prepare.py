@@ -7,11 +7,8 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.inference.coordinates import slope_length
-from fedscaffold.inference.own_intercepts import client_intercept
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
-from fedscaffold.inference.tolerance import parse_tolerance
-from fedscaffold.inference.training import RELATIVE_TOLERANCE
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, client_intercept, slope_length
+from fedscaffold.inference.training import RELATIVE_TOLERANCE, parse_tolerance
 from fedscaffold.models.coding import standardize_target
 from fedscaffold.models.fit import FitSettings, fit, without_intercept
 from fedscaffold.problems.base import OFFSET, plain_columns

@@ -21,9 +21,8 @@ from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import Summary, summarise_sums
 from fedscaffold.inference.closing import Covariance, check_dispersion
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
-from fedscaffold.inference.tolerance import parse_tolerance
-from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, train
+from fedscaffold.inference.sums import MOST_COEFFICIENTS
+from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, parse_tolerance, train
 from fedscaffold.models.local_sums import LocalSums
 from fedscaffold.privacy.plan import PrivatePlan
 from fedscaffold.sklearn.private import check_budget, public_scale, train_privately

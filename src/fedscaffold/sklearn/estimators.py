@@ -19,7 +19,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import ClosingSums
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
+from fedscaffold.inference.sums import MOST_COEFFICIENTS
 from fedscaffold.problems import Logistic, Multinomial, Ridge
 from fedscaffold.problems.families import FAMILIES, TargetFamily
 from fedscaffold.sklearn.base import FLOATS, Federated, Fitted
