@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
@@ -59,9 +59,17 @@ class Coordinates:
 
     @classmethod
     def of_features(
-        cls, names: Sequence[str], *, n_intercepts: int = 0, classes: Sequence[Any] | None = None
+        cls,
+        names: Sequence[str],
+        *,
+        n_intercepts: int = 0,
+        classes: Sequence[Any] | None = None,
+        shift: ArrayLike = 0.0,
+        scale: ArrayLike = 1.0,
+        target_shift: float = 0.0,
+        target_scale: float = 1.0,
     ) -> "Coordinates":
-        """Return θ as it is; with more than two classes, each class's coefficients minus the first's.
+        """Return coefficients of features in their own units: θ_j/scale_j, and θ_0 − Σ_j θ_j shift_j/scale_j.
 
         Parameters
         ----------
@@ -70,22 +78,26 @@ class Coordinates:
         n_intercepts
             How many of the last features are intercepts.
         classes
-            The classes of a multinomial problem.
+            The classes of a multinomial problem, whose coefficients are each class's minus the first's.
+        shift, scale
+            Numbers that features were standardised with, (features,) or one for all; 0 and 1 for intercepts.
+        target_shift, target_scale
+            Numbers that the target was standardised with.
         """
         d = len(names)
+        shift, scale = (np.broadcast_to(np.asarray(each, np.float64), d) for each in (shift, scale))
+        units, added = np.diag(target_scale / scale), np.zeros(d)
         last = np.arange(d) >= d - n_intercepts
+        if n_intercepts:
+            units[-1] -= target_scale * shift / scale
+            added[-1] = target_shift
         if classes is None:
-            return cls(tuple(names), np.eye(d), np.zeros(d), last)
+            return cls(tuple(names), units, added, last)
         K = len(classes)
         contrasts = np.column_stack([-np.ones(K - 1), np.eye(K - 1)])
         labels = tuple(f"{label}: {name}" for label in classes[1:] for name in names)
-        return cls(
-            labels, np.kron(contrasts, np.eye(d)).astype(np.float64), np.zeros((K - 1) * d), np.tile(last, K - 1)
-        )
-
-    def then(self, matrix: Array, shift: Array) -> "Coordinates":
-        """Return matrix β + shift of these coefficients, with the same names."""
-        return Coordinates(self.names, matrix @ self.matrix, matrix @ self.shift + shift, self.intercepts)
+        matrix = np.kron(np.eye(K - 1), units) @ np.kron(contrasts, np.eye(d))
+        return cls(labels, matrix.astype(np.float64), np.tile(added, K - 1), np.tile(last, K - 1))
 
     def only(self, kept: NDArray[np.bool_]) -> "Coordinates":
         """Return some of these coefficients."""

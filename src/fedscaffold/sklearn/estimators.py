@@ -23,8 +23,7 @@ from fedscaffold.inference.sums import MOST_COEFFICIENTS
 from fedscaffold.problems import Logistic, Multinomial, Ridge
 from fedscaffold.problems.families import FAMILIES, TargetFamily
 from fedscaffold.sklearn.base import FLOATS, Federated, Fitted
-from fedscaffold.sklearn.private import public_scale, public_target
-from fedscaffold.sklearn.tables import Scale
+from fedscaffold.sklearn.tables import Scale, public_scale, public_target
 
 HELD_AT_ZERO = "coefficients that are held at zero have no standard errors; fit with positive=False"
 
