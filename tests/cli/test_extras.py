@@ -24,7 +24,7 @@ def imported(file: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load_optional":
-            yield from (each.value for each in node.args[:1] if isinstance(each, ast.Constant))
+            yield from (str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant))
 
 
 def packages_of(command: str) -> set[str]:
