@@ -24,7 +24,7 @@ from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.federation.study.rows import SiteRows
-from fedscaffold.inference.coordinates import slope_length
+from fedscaffold.inference.sums import slope_length
 from fedscaffold.models.fit import Fit
 from tests.federation.study.tables import TABLES, deal
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks import measured
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference.training import Trained, TrainingSettings, train
-from fedscaffold.models.local_sums import LocalSums
+from fedscaffold.models.fit import LocalSums
 from fedscaffold.problems import Logistic
 
 ROWS, CLIENTS = 20_000, 20

@@ -52,7 +52,7 @@ def test_uniform_weights_make_rows_of_small_clients_count_more() -> None:
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = weighted("gamma", (50, 70), 4, l2=0.0)
     whole = closing_sums(problem, np.zeros(4)).vector()
-    monkeypatch.setattr("fedscaffold.inference.per_client.NUMBERS_AT_ONCE", 28)
+    monkeypatch.setattr("fedscaffold.inference.sums.NUMBERS_AT_ONCE", 28)
     np.testing.assert_allclose(closing_sums(problem, np.zeros(4)).vector(), whole, rtol=1e-12)
 
 
@@ -270,8 +270,9 @@ def test_coordinates_change_units() -> None:
     y = X @ [2.0, -1.0, 5.0] + RNG.normal(size=(4, 60))
     problem = Ridge(X, y / 10)
     sums = closing_sums(problem, problem.optimum())
-    plain = Coordinates.of_features(("a", "b", "one"), n_intercepts=1)
-    coordinates = plain.then(np.diag([10.0, 5.0, 10.0]), np.array([0.0, 0.0, 3.0]))
+    coordinates = Coordinates.of_features(
+        ("a", "b", "one"), n_intercepts=1, scale=[1.0, 2.0, 1.0], target_shift=3.0, target_scale=10.0
+    )
     found = fs.inference.summarise_sums(sums, np.zeros(3), coordinates, target_scale=10.0)
     table = X * [1.0, 2.0, 1.0]
     wanted = summarise(Ridge(table, y + 3.0))

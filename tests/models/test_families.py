@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.models.heterogeneity import inspect_clients
-from fedscaffold.models.metrics import regression_metrics
-from fedscaffold.models.scoring import score_table
+from fedscaffold.models.metrics import regression_metrics, score_table
+from fedscaffold.models.prepare import inspect_clients
 
 COVARIANCES = ("nonrobust", "HC0", "HC1", "cluster")
 CASES: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import pytest
 from fedscaffold.data import from_frame
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models import FitSettings
-from fedscaffold.models.heterogeneity import class_counts, heterogeneity, inspect_clients
+from fedscaffold.models.prepare import class_counts, heterogeneity, inspect_clients
 from fedscaffold.theory import constants
 from tests.hospitals import cancer, diabetes, wine
 

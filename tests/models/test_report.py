@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.inference.layout import number
+from fedscaffold.inference.summary import number
 from tests.hospitals import cancer, diabetes
 from tests.reports.pages import Page
 

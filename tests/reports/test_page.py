@@ -9,7 +9,7 @@ import pytest
 from jinja2 import UndefinedError
 
 import fedscaffold.reports.page as room
-from fedscaffold.inference.layout import number
+from fedscaffold.inference.summary import number
 from fedscaffold.reports.page import environment, render
 from fedscaffold.reports.page.drawings import curves, round_ticks
 from fedscaffold.reports.page.render import bound, clearest

@@ -27,7 +27,7 @@ RANGES = ([10.0, -1.0], [90.0, 7.0])
 def without_noise(monkeypatch: pytest.MonkeyPatch, *, step_size: float, rounds: int) -> None:
     """Take steps of a given size, without noise."""
     steps = partial(PrivacySettings, step_size=step_size, rounds=rounds)
-    monkeypatch.setattr("fedscaffold.sklearn.private.PrivacySettings", steps)
+    monkeypatch.setattr("fedscaffold.sklearn.base.PrivacySettings", steps)
     monkeypatch.setattr(
         "fedscaffold.models.private.discrete_gaussian", lambda sigma, count: np.zeros(count, np.int64)
     )
@@ -89,7 +89,7 @@ def test_a_fit_leaves_what_the_budget_covers() -> None:
     ],
 )
 def test_what_is_refused(wrong: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscaffold.sklearn.private.run_privately", None)  # nothing is computed from the rows
+    monkeypatch.setattr("fedscaffold.sklearn.base.run_privately", None)  # nothing is computed from the rows
     with pytest.raises(fs.InvalidInput, match=words):
         ridge(**wrong).fit(X, Y, clients=HOSPITALS)
 
@@ -175,7 +175,7 @@ def test_each_kind_spends_its_budget_and_comes_near(family: str, monkeypatch: py
 def test_what_each_kind_refuses(
     family: str, wrong: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedscaffold.sklearn.private.run_privately", None)  # nothing is computed from the rows
+    monkeypatch.setattr("fedscaffold.sklearn.base.run_privately", None)  # nothing is computed from the rows
     with pytest.raises(fs.InvalidInput, match=words):
         estimator(family, **wrong).fit(X, FAMILIES[family][1], clients=HOSPITALS)
 

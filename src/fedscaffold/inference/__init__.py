@@ -1,11 +1,9 @@
 """Training, standard errors, intervals and tests from sums over clients."""
 
 from fedscaffold.inference.closing import NewtonStep, newton_step
-from fedscaffold.inference.coordinates import Coordinates
-from fedscaffold.inference.per_client import client_sums, closing_sums
-from fedscaffold.inference.summarise import Closed, close, summarise, summarise_sums
+from fedscaffold.inference.summarise import Closed, Coordinates, close, summarise, summarise_sums
 from fedscaffold.inference.summary import Summary, WaldTest
-from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.sums import ClosingSums, client_sums, closing_sums
 
 __all__ = [
     "Closed",

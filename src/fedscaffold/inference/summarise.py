@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import Covariance, covariance, fit_statistics, newton_step, residual_degrees
-from fedscaffold.inference.coordinates import Coordinates
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.per_client import ProblemSums
 from fedscaffold.inference.summary import Summary
-from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.inference.sums import ClosingSums, ProblemSums
 from fedscaffold.inference.training import CLOSED, Certifier, newton_path
 
 MEANING = {
@@ -29,6 +27,82 @@ FEW_CLUSTERS = 30
 MOST_STEPS_WITH_INTERCEPTS = 50  # of `close`
 ROUNDING = 1e-13  # of the coefficients: an optimisation error that is rounding
 NEGLIGIBLE = 1e-3  # of the standard error: an optimisation error that is not worth a note
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Reported coefficients β = matrix θ + shift, with names.
+
+    Attributes
+    ----------
+    names
+        Of the reported coefficients.
+    matrix
+        (coefficients, dim).
+    shift
+        (coefficients,).
+    intercepts
+        Which of the coefficients are intercepts, left out of tests of all coefficients, (coefficients,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.inference import Coordinates
+    >>> Coordinates.of_features(("age", "intercept"), n_intercepts=1).names
+    ('age', 'intercept')
+    """
+
+    names: tuple[str, ...]
+    matrix: Array
+    shift: Array
+    intercepts: NDArray[np.bool_]
+
+    @classmethod
+    def of_features(
+        cls,
+        names: Sequence[str],
+        *,
+        n_intercepts: int = 0,
+        classes: Sequence[Any] | None = None,
+        shift: ArrayLike = 0.0,
+        scale: ArrayLike = 1.0,
+        target_shift: float = 0.0,
+        target_scale: float = 1.0,
+    ) -> "Coordinates":
+        """Return coefficients of features in their own units: θ_j/scale_j, and θ_0 − Σ_j θ_j shift_j/scale_j.
+
+        Parameters
+        ----------
+        names
+            Of the features.
+        n_intercepts
+            How many of the last features are intercepts.
+        classes
+            The classes of a multinomial problem, whose coefficients are each class's minus the first's.
+        shift, scale
+            Numbers that features were standardised with, (features,) or one for all; 0 and 1 for intercepts.
+        target_shift, target_scale
+            Numbers that the target was standardised with.
+        """
+        d = len(names)
+        shift, scale = (np.broadcast_to(np.asarray(each, np.float64), d) for each in (shift, scale))
+        units, added = np.diag(target_scale / scale), np.zeros(d)
+        last = np.arange(d) >= d - n_intercepts
+        if n_intercepts:
+            units[-1] -= target_scale * shift / scale
+            added[-1] = target_shift
+        if classes is None:
+            return cls(tuple(names), units, added, last)
+        K = len(classes)
+        contrasts = np.column_stack([-np.ones(K - 1), np.eye(K - 1)])
+        labels = tuple(f"{label}: {name}" for label in classes[1:] for name in names)
+        matrix = np.kron(np.eye(K - 1), units) @ np.kron(contrasts, np.eye(d))
+        return cls(labels, matrix.astype(np.float64), np.tile(added, K - 1), np.tile(last, K - 1))
+
+    def only(self, kept: NDArray[np.bool_]) -> "Coordinates":
+        """Return some of these coefficients."""
+        names = tuple(name for name, there in zip(self.names, kept.tolist(), strict=True) if there)
+        return Coordinates(names, self.matrix[kept], self.shift[kept], self.intercepts[kept])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,8 +119,6 @@ class Closed:
         Number of Newton steps that led there.
     distance_before, distance
         Distance to the optimum in standard errors, before the first step and now.
-    moved
-        `theta` minus the first coefficients, (dim,).
 
     Examples
     --------
@@ -63,7 +135,6 @@ class Closed:
     steps: int
     distance_before: float
     distance: float
-    moved: Array
 
 
 @one_blas_thread
@@ -110,17 +181,15 @@ def close(
     most = MOST_STEPS_WITH_INTERCEPTS if client_intercepts and max_steps else max_steps
     source = ProblemSums(problem, names=names, client_intercepts=client_intercepts)
     at = Certifier(source)
-    start = np.asarray(theta, dtype=np.float64)
-    before = at.certificate(start)
+    before = at.certificate(np.asarray(theta, dtype=np.float64))
     found, steps = before, 0
     for steps, found in enumerate(newton_path(at.loss, at.certificate, before)):
         if steps == most or found.distance <= CLOSED:
             break
     sums = source.closing(found.theta, scores=True)
     return Closed(
-        theta=found.theta, sums=sums, steps=steps, distance_before=before.distance, distance=found.distance,
-        moved=found.theta - start,
-    )  # fmt: skip
+        theta=found.theta, sums=sums, steps=steps, distance_before=before.distance, distance=found.distance
+    )
 
 
 def summarise(
@@ -228,7 +297,9 @@ def summarise_sums(
     """
     if not positive("level", level) < 1.0:
         raise InvalidInput(f"level must be below 1, got {level!r}")
-    coordinates.check(sums.dim)
+    if coordinates.matrix.shape[1] != sums.dim:
+        given = coordinates.matrix.shape[1]
+        raise InvalidInput(f"names for {given} coefficients were given, but there are {sums.dim}")
     coordinates, absent = _of_rows(sums, coordinates)
     family = family_of(sums.kind)
     newton = newton_step(sums, penalty, tuple(feature_names))

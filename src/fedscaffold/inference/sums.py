@@ -1,15 +1,30 @@
-"""Closing sums, from which standard errors, tests and the distance to the optimum are computed."""
+"""Closing sums, from which standard errors, tests and the distance to the optimum are computed.
 
-from dataclasses import dataclass, fields
+They are computed in one pass over the records at θ, some thousand rows at a time. Intercepts of single clients are
+fitted to the client's rows and eliminated from its sums.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.machine import one_blas_thread, spans
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.inference.families import family_of
+from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT, log_softmax
+from fedscaffold.problems.glm import Glm
+from fedscaffold.problems.multinomial import Multinomial
 
 SCALARS = ("rows", "clients", "intercepts", "weight", "loss", "saturated", "constant", "pearson")
 MATRICES = ("hessian", "score_products", "cluster_products")
+NUMBERS_AT_ONCE = 1 << 18  # of a block of records: 2 megabytes, of which two copies are made
+MOST_COEFFICIENTS = 1000  # a Hessian of 8 megabytes, and a second or so for its inverse
+MOST_STEPS = 100  # of Newton's method for one intercept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,3 +158,356 @@ def symmetric(matrix: Array) -> Array:
 
 def _sum(one: Any, other: Any) -> Any:
     return None if one is None else one + other
+
+
+def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.bool_]:
+    """Return whether each coordinate of θ is a slope, (vectors · n_features,), not at the end of its vector."""
+    return np.tile(np.arange(n_features) < n_features - n_intercepts, vectors)
+
+
+def slope_length(problem: Any, theta: Array) -> float:
+    """Return ‖β‖ of the coefficients β of θ, without unpenalised intercepts.
+
+    An intercept follows from how frequent an outcome is; in the norm of θ it would hide errors of slopes.
+    """
+    slopes = slope_mask(problem.vectors, problem.n_features, problem.n_unpenalised)
+    return float(np.linalg.norm(theta[slopes]))
+
+
+class ProblemSums:
+    """Closing sums of all clients of a problem at any θ; sums that do not depend on θ are computed once.
+
+    Parameters
+    ----------
+    problem
+        `fedscaffold.problems.Ridge`, `Logistic`, `Multinomial`, `Poisson` or `Gamma`.
+    names
+        Names of the features, for messages.
+    n_intercepts
+        How many of the last features are intercepts.
+    client_intercepts
+        Whether each client has an intercept, which no sum reveals.
+    """
+
+    def __init__(
+        self, problem: Any, *, names: tuple[str, ...] = (), n_intercepts: int = 0, client_intercepts: bool = False
+    ) -> None:
+        self.problem, self.names, self.client_intercepts = problem, names, client_intercepts
+        self.dim = int(problem.dim)
+        self.slopes: NDArray[np.bool_] = slope_mask(problem.vectors, problem.n_features, n_intercepts)
+
+    @cached_property
+    def _fixed(self) -> dict[str, Any]:
+        return _fixed_sums(self.problem, 0, self.problem.n_clients, _counts_for(self.problem))
+
+    def penalty(self, sums: ClosingSums) -> Array:
+        """Return the second derivatives of the penalty in units of the sums, (dim,)."""
+        return np.asarray(self.problem.n_records * self.problem.penalty)
+
+    @one_blas_thread
+    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
+        """Return the closing sums at θ, with products of scores if these are asked for."""
+        check_dimension(self.problem)
+        counts_for, theta = _counts_for(self.problem), np.asarray(theta, dtype=np.float64)
+        if not self.client_intercepts:
+            every = (0, self.problem.n_clients)
+            return _sums(self.problem, theta, *every, counts_for, scores=scores, fixed=self._fixed)
+        total: ClosingSums | None = None
+        for client, _ in enumerate(spans(self.problem.offsets, self.problem.x, self.problem.y)):
+            factor = float(counts_for[client])
+            own = client_sums(self.problem, client, theta, scores=scores, intercept=True, counts_for=factor)
+            total = own if total is None else total + own
+        assert total is not None  # a problem has clients
+        return total
+
+
+def closing_sums(
+    problem: Any, theta: Array, *, scores: bool = True, client_intercepts: bool = False
+) -> ClosingSums:
+    """Return the closing sums of all clients of a problem at θ.
+
+    Parameters
+    ----------
+    problem
+        `fedscaffold.problems.Ridge`, `Logistic`, `Multinomial`, `Poisson` or `Gamma`.
+    theta
+        Coefficients, (dim,).
+    scores
+        Whether products of scores are summed too, which robust standard errors need.
+    client_intercepts
+        Whether each client has an intercept, fitted at θ, which no sum reveals.
+
+    Returns
+    -------
+    ClosingSums
+
+    Raises
+    ------
+    InvalidInput
+        If the problem is not a regression, or has too many coefficients for a Hessian.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20))
+    >>> sums = fs.inference.closing_sums(fs.problems.Ridge(X, y), np.zeros(2))
+    >>> sums.rows, sums.clients
+    (60, 3)
+    """
+    check_dimension(problem)
+    return ProblemSums(problem, client_intercepts=client_intercepts).closing(theta, scores=scores)
+
+
+def check_dimension(problem: Any) -> None:
+    """Raise if a problem is not a regression, or has too many coefficients for a Hessian."""
+    family_of(problem.kind)
+    if problem.dim > MOST_COEFFICIENTS:
+        raise InvalidInput(
+            f"standard errors need the Hessian of all {problem.dim:,} coefficients; at most {MOST_COEFFICIENTS:,} "
+            "are possible"
+        )
+
+
+def client_sums(
+    problem: Any,
+    client: int,
+    theta: Array,
+    *,
+    scores: bool = True,
+    intercept: bool = False,
+    counts_for: float = 1.0,
+) -> ClosingSums:
+    """Return the closing sums of one client at θ.
+
+    Parameters
+    ----------
+    problem, theta, scores
+        As in `closing_sums`.
+    client
+        Which client.
+    intercept
+        Whether the client has an intercept, fitted at θ.
+    counts_for
+        Factor of the weights of its records.
+
+    Returns
+    -------
+    ClosingSums
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
+    >>> fs.inference.client_sums(problem, 1, np.zeros(2)).rows
+    20
+    """
+    theta, factor = np.asarray(theta, dtype=np.float64), np.array([counts_for])
+    if not intercept:
+        return _sums(problem, theta, client, client + 1, factor, scores=scores)
+    if isinstance(problem, Multinomial):
+        raise InvalidInput("client intercepts are not there for more than two classes")
+    alpha = client_intercept(problem, client, theta)
+    if alpha is None:  # fitted perfectly by an infinite intercept, whatever the slopes
+        nothing = _sums(problem, theta, client, client + 1, 0.0 * factor, scores=scores)
+        return replace(nothing, rows=0, clients=0, varying=np.zeros(theta.size))
+    wide = _sums(problem, np.append(theta, alpha), client, client + 1, factor, scores=scores)
+    return without_last(wide, theta)
+
+
+def _counts_for(problem: Any) -> Array:
+    """Return the factor of each client's weights: 1 if clients count by their rows."""
+    found = problem.weights * problem.n_records / problem.sizes
+    return np.ones(problem.n_clients) if np.allclose(found, 1.0, rtol=1e-9, atol=0.0) else np.asarray(found)
+
+
+def _sums(
+    problem: Any, theta: Array, first: int, last: int, counts_for: Array, *, scores: bool,
+    fixed: dict[str, Any] | None = None,
+) -> ClosingSums:  # fmt: skip
+    """Return the sums of clients `first` to `last − 1`.
+
+    A θ with one coefficient more than the problem has features ends in an intercept.
+    """
+    fixed = _fixed_sums(problem, first, last, counts_for) if fixed is None else fixed
+    wide, d = theta.size > problem.dim, theta.size
+    total: dict[str, Any] = {}
+    cluster, unfinished = np.zeros((d, d)), np.zeros(d)
+    for rows, starts, factor, ends in _blocks(problem, first, last, counts_for, d):
+        x = problem.x[rows]
+        x = np.column_stack([x, np.ones(len(x))]) if wide else x
+        y, o, a = record_columns(problem.y[rows])
+        found, slopes = _block_sums(problem, theta, x, y, o, factor * a)
+        if scores:  # and gradients of clients; the last one may go on in the next block
+            each = (slopes[:, :, None] * x[:, None, :]).reshape(len(x), d)
+            found["score_products"] = each.T @ each
+            gradients = np.add.reduceat(each, starts, axis=0)
+            gradients[0] += unfinished
+            unfinished = np.zeros(d) if ends else gradients[-1]
+            gradients = gradients if ends else gradients[:-1]
+            cluster += gradients.T @ gradients
+        total = {name: value + total[name] for name, value in found.items()} if total else found
+    if not scores:
+        total["score_products"] = np.zeros((d, d))
+    total.setdefault("information", None)
+    return ClosingSums(kind=problem.kind, theta=theta, intercepts=0, cluster_products=cluster, **fixed, **total)
+
+
+def _fixed_sums(problem: Any, first: int, last: int, counts_for: Array) -> dict[str, Any]:
+    """Return the sums of clients `first` to `last − 1` that do not depend on θ, by name."""
+    family, features = family_of(problem.kind), problem.n_features
+    begin, end = int(problem.offsets[first]), int(problem.offsets[last])
+    squares, varying, null = np.zeros(features), np.zeros(features), np.zeros(1)
+    weight = saturated = constant = 0.0
+    low, high = np.full(features, np.inf), np.full(features, -np.inf)  # of a client that goes on
+    for rows, starts, factor, ends in _blocks(problem, first, last, counts_for, features):
+        x = problem.x[rows]
+        y, o, a = record_columns(problem.y[rows])
+        a = factor * a
+        squares += a @ x**2
+        weight, saturated = weight + float(a.sum()), saturated + family.saturated(y, a)
+        constant += family.constant(y, a)
+        if problem.kind == "multinomial":
+            null = null + np.bincount(y.astype(np.int64), weights=a, minlength=problem.n_classes)
+        else:
+            null = null + family.null_sums(y, o, a)
+        lows, highs = np.minimum.reduceat(x, starts, axis=0), np.maximum.reduceat(x, starts, axis=0)
+        lows[0], highs[0] = np.minimum(lows[0], low), np.maximum(highs[0], high)
+        low, high = (np.full(features, np.inf), np.full(features, -np.inf)) if ends else (lows[-1], highs[-1])
+        count = len(lows) if ends else len(lows) - 1
+        lows, highs = lows[:count], highs[:count]
+        varying += (highs - lows > 1e-12 * np.maximum(np.abs(lows), np.abs(highs))).sum(axis=0)
+    present = (end - begin, last - first)
+    if problem.y.ndim > 1:
+        positive = problem.y[begin:end, WEIGHT] > 0
+        each = np.add.reduceat(positive, problem.offsets[first:last] - begin, dtype=np.int64)
+        present = int(each.sum()), int(np.count_nonzero(each))
+    return {
+        "rows": present[0], "clients": present[1], "weight": weight, "saturated": saturated, "constant": constant,
+        "null": null, "squares": squares, "varying": varying,
+    }  # fmt: skip
+
+
+def _blocks(problem: Any, first: int, last: int, counts_for: Array, width: int) -> Any:
+    """Yield blocks of rows: rows, starts of clients, factor of each row, whether the last client ends there."""
+    offsets: IntArray = problem.offsets[first : last + 1]
+    step = max(1, NUMBERS_AT_ONCE // width)
+    bounds = np.append(np.arange(offsets[0], offsets[-1], step, dtype=np.int64), offsets[-1])
+    plain = bool((counts_for == 1.0).all())
+    for begin, end in spans(bounds, problem.x, problem.y):
+        i = int(np.searchsorted(offsets, begin, side="right")) - 1
+        j = int(np.searchsorted(offsets, end, side="left"))
+        inside = np.clip(offsets[i : j + 1], begin, end)
+        factor = 1.0 if plain else np.repeat(counts_for[i:j], np.diff(inside))
+        yield slice(begin, end), inside[:-1] - begin, factor, bool(offsets[j] == end)
+
+
+def _block_sums(
+    problem: Any, theta: Array, x: Array, y: Array, o: Array, a: Array
+) -> tuple[dict[str, Any], Array]:
+    """Return the sums of some records that depend on θ, by name, and the slopes s of scores s ⊗ x."""
+    if isinstance(problem, Multinomial):
+        return _multinomial_block(problem, theta, x, y, a)
+    family, z = family_of(problem.kind), x @ theta + o
+    slopes = a * problem.d1(z, y)
+    found = {
+        "loss": float(a @ problem.value(z, y)),
+        "pearson": family.pearson(z, y, a),
+        "gradient": slopes @ x,
+        "hessian": _gram(x, a * problem.d2(z, y)),
+    }
+    if family.expected is not None:
+        found["information"] = _gram(x, a * family.expected(z, y))
+    return found, slopes[:, None]
+
+
+def _multinomial_block(
+    problem: Multinomial, theta: Array, x: Array, y: Array, a: Array
+) -> tuple[dict[str, Any], Array]:
+    """Return the same for a loss of one margin per class: scores are (p − e_y) ⊗ x."""
+    K, d, n = problem.n_classes, problem.n_features, len(x)
+    label = y.astype(np.int64)
+    z = log_softmax(x @ theta.reshape(K, d).T)
+    p = np.exp(z)
+    slopes = p.copy()
+    slopes[np.arange(n), label] -= 1.0
+    slopes *= a[:, None]
+    hessian = np.zeros((K, d, K, d))
+    for k in range(K):
+        for m in range(k + 1):
+            block = _gram(x, a * p[:, k] * ((k == m) - p[:, m]))
+            hessian[k, :, m, :], hessian[m, :, k, :] = block, block.T
+    found = {
+        "loss": -float(a @ z[np.arange(n), label]),
+        "pearson": 0.0,
+        "gradient": (slopes.T @ x).ravel(),
+        "hessian": hessian.reshape(K * d, K * d),
+    }
+    return found, slopes
+
+
+def _gram(x: Array, weight: Array) -> Array:
+    """Return Σ weight_i x_i x_iᵀ; faster, by a product of a matrix with itself, if no weight is negative."""
+    if weight.size and weight.min() < 0.0:
+        return x.T @ (weight[:, None] * x)
+    scaled = np.sqrt(weight)[:, None] * x
+    return scaled.T @ scaled
+
+
+def own_intercept(problem: Glm | type[Glm], z: Array, y: Array, a: Array) -> float | None:
+    """Return α with Σ a ℓ'(z + α, y) = 0; None if the loss decreases without bound."""
+    present = a > 0
+    if not present.any():
+        return None
+    same = np.unique(y[present])
+    if (problem.kind == "logistic" and same.size == 1) or (problem.kind == "poisson" and not same.any()):
+        return None
+    alpha = 0.0
+    for _ in range(MOST_STEPS):
+        slope, curvature = a @ problem.d1(z + alpha, y), a @ problem.d2(z + alpha, y)
+        most = math.inf if problem.kind == "ridge" else 1.0
+        step = float(np.clip(slope / curvature, -most, most))
+        alpha -= step
+        if abs(step) <= 1e-14 * max(1.0, abs(alpha)):
+            break
+    return alpha
+
+
+def client_intercept(problem: Any, client: int, theta: Array) -> float | None:
+    """Return the intercept of one client at θ; None if an infinite one fits its rows perfectly."""
+    part = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
+    y, o, a = record_columns(problem.y[part])
+    return own_intercept(problem, problem.x[part] @ theta + o, y, a)
+
+
+def record_columns(y: Array) -> tuple[Array, Array, Array]:
+    """Return targets, offsets and weights of records."""
+    if y.ndim == 1:
+        return y, np.zeros(len(y)), np.ones(len(y))
+    return y[:, TARGET], y[:, OFFSET], y[:, WEIGHT]
+
+
+def without_last(wide: ClosingSums, theta: Array) -> ClosingSums:
+    """Return sums in which the last coefficient, the client's intercept, is the best one for the others.
+
+    With A the Hessian and r = A_·l / A_ll, gradients become g − r g_l and matrices P M Pᵀ with P = [I, −r].
+    """
+    d = theta.size
+    column = wide.hessian[:d, d] / wide.hessian[d, d]
+    P = np.column_stack([np.eye(d), -column])
+    bread = wide.hessian if wide.information is None else wide.information
+    expected = np.column_stack([np.eye(d), -bread[:d, d] / bread[d, d]])
+    gradient = P @ wide.gradient
+    return replace(
+        wide,
+        theta=theta,
+        intercepts=1,
+        gradient=gradient,
+        hessian=symmetric(P @ wide.hessian @ P.T),
+        information=None if wide.information is None else symmetric(expected @ bread @ expected.T),
+        score_products=symmetric(P @ wide.score_products @ P.T),
+        cluster_products=np.outer(gradient, gradient),
+    )

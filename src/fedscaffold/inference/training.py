@@ -8,19 +8,18 @@ once. No decision needs the optimum: step size, local steps and when to stop fol
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import choice
+from fedscaffold.core.checks import choice, given, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import covariance, has_variance, newton_step
 from fedscaffold.inference.diagnosis import check_not_separated
 from fedscaffold.inference.sums import ClosingSums
-from fedscaffold.inference.tolerance import parse_tolerance
 
 Trainer = Literal["auto", "newton", "scaffold"]
 ROUNDING = 1e-12  # relative error below which rounding hides the distance
@@ -80,6 +79,22 @@ class Sums(ClosingSource, Protocol):
 
     def scaffold_round(self, theta: Array, step_size: float, local_steps: int) -> Array:
         """Return the model after one round of Scaffold from θ; clients keep their control variates."""
+
+
+def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
+    """Return the unit and the number of a tolerance: ("se", 0.05) of "se:0.05", ("relative", 0.005) of 0.005."""
+    if isinstance(tolerance, str):
+        unit, _, number = tolerance.partition(":")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if unit.strip() != "se" or not 0.0 < value < math.inf:
+            raise InvalidInput(f"tolerance must be a number below 1, or such as 'se:0.05', got {given(tolerance)}")
+        return "se", value
+    if not positive("tolerance", tolerance) < 1.0:
+        raise InvalidInput(f"tolerance must be below 1, got {given(tolerance)}")
+    return "relative", float(tolerance)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,15 +17,14 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import folder_at, json_value, read_text, replacing, write_text
 from fedscaffold.core.machine import in_file
 from fedscaffold.core.protocols import Engine
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.inference import ClosingSums, Summary, summarise_sums
 from fedscaffold.inference.closing import Covariance, Dispersion, check_dispersion, has_variance
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.own_intercepts import client_intercept
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.inference.summary import summary_to_plain
-from fedscaffold.inference.tolerance import parse_tolerance
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, ProblemSums, client_intercept
 from fedscaffold.inference.training import (
     RELATIVE_TOLERANCE,
     Certificate,
@@ -33,17 +32,19 @@ from fedscaffold.inference.training import (
     Trained,
     Trainer,
     TrainingSettings,
+    parse_tolerance,
     train,
 )
+from fedscaffold.methods import Scaffold
 from fedscaffold.models.coding import Coding, standardize_target
-from fedscaffold.models.local_sums import NUMBERS_PER_SECOND, LocalSums
-from fedscaffold.models.model import Model, in_own_units
-from fedscaffold.models.summaries import column_spread, own_units
+from fedscaffold.models.model import Model, column_spread, in_own_units, own_units
 from fedscaffold.problems.newton import PENALISE
+from fedscaffold.simulation.run_method import run
 
 TOLERANCE = "se:0.05"
 MAX_EXCHANGES = 500
 ROUNDING = 1e-9  # least error that is shown: rounding differs between machines
+NUMBERS_PER_SECOND = 2e8  # of a table that a local step reads, on one core; decides between Newton and Scaffold
 EXCHANGE_SECONDS = 1e-3  # of sums in this process, apart from the clients' work
 FORMAT = "fedscaffold results 1"
 MODEL, RESULTS, SUMMARY, REPORT = "model.json", "results.json", "summary.txt", "report.html"
@@ -544,7 +545,15 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
     if own:
         standardized = without_intercept(standardized)
     coding = Coding.of_problem(standardized, target_shift=shift, target_scale=scale)
-    trained = train(local_sums(standardized, settings), _training(standardized, settings))
+    sums = LocalSums(
+        standardized, names=standardized.encoding.names, n_intercepts=standardized.n_unpenalised,
+        client_intercepts=own, engine=settings.engine,
+    )  # fmt: skip
+    choices = TrainingSettings(
+        trainer="newton" if own else settings.trainer, tolerance=settings.tolerance,
+        max_exchanges=settings.max_exchanges, exchange_seconds=EXCHANGE_SECONDS, step_seconds=sums.step_seconds,
+    )  # fmt: skip
+    trained = train(sums, choices)
     if own:
         why = "Training is by Newton's method, as client_intercepts requires."
         trained = replace(trained, notes=(why, *trained.notes[1:]))
@@ -558,22 +567,63 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
     )
 
 
-def local_sums(problem: EncodedProblem, settings: FitSettings) -> LocalSums:
-    """Return the sums of all clients of a problem with a standardised target."""
-    return LocalSums(
-        problem, names=problem.encoding.names, n_intercepts=problem.n_unpenalised,
-        client_intercepts=settings.client_intercepts, engine=settings.engine,
-    )  # fmt: skip
+class LocalSums(ProblemSums):
+    """The sums of all clients of a problem; see `inference.training.Sums`.
 
+    Parameters
+    ----------
+    problem
+        A regression on tables with any number of clients.
+    names
+        Names of the features, for messages.
+    n_intercepts
+        How many of the last features are intercepts.
+    client_intercepts
+        Whether each client has an intercept that no sum reveals; training is by Newton's method then.
+    engine
+        Computes local steps; see `fedscaffold.run`.
+    """
 
-def _training(problem: EncodedProblem, settings: FitSettings) -> TrainingSettings:
-    return TrainingSettings(
-        trainer="newton" if settings.client_intercepts else settings.trainer,
-        tolerance=settings.tolerance,
-        max_exchanges=settings.max_exchanges,
-        exchange_seconds=EXCHANGE_SECONDS,
-        step_seconds=float(problem.x.size) / NUMBERS_PER_SECOND,
-    )
+    def __init__(
+        self,
+        problem: Any,
+        *,
+        names: tuple[str, ...],
+        n_intercepts: int,
+        client_intercepts: bool = False,
+        engine: str | Engine = "auto",
+    ) -> None:
+        super().__init__(problem, names=names, n_intercepts=n_intercepts, client_intercepts=client_intercepts)
+        self.engine = engine
+        self._control_variates: Array | None = None
+
+    @property
+    def hessians(self) -> bool:
+        """Whether there are few enough coefficients for a Hessian."""
+        return self.dim <= MOST_COEFFICIENTS
+
+    @cached_property
+    def smoothness(self) -> float:
+        """The largest curvature L_c of any client's loss."""
+        return float(self.problem.smoothness(Batches()))
+
+    @property
+    def step_seconds(self) -> float:
+        """Expected duration of a local step on all rows of all clients."""
+        return float(self.problem.x.size) / NUMBERS_PER_SECOND
+
+    def gradient(self, theta: Array) -> tuple[Array, float]:
+        """Return ∇f(θ) and f(θ)."""
+        return self.problem.gradient(theta), float(self.problem.loss(theta))
+
+    def scaffold_round(self, theta: Array, step_size: float, local_steps: int) -> Array:
+        """Return the model after one round of Scaffold on all rows of each client."""
+        trace = run(
+            self.problem, Scaffold(step_size=step_size, local_steps=local_steps), rounds=1, theta0=theta,
+            control_variates0=self._control_variates, engine=self.engine, record=(),
+        )  # fmt: skip
+        self._control_variates = trace.control_variates[0]
+        return trace.theta[0]
 
 
 def without_intercept(problem: EncodedProblem) -> EncodedProblem:

@@ -18,9 +18,9 @@ from fedscaffold.core.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoding import Encoding, Number, Unknown, check_records
 from fedscaffold.data.tables import Label, blocks, by_name, frame_source, pick_all
-from fedscaffold.inference import Summary
-from fedscaffold.inference.own_intercepts import own_intercept, record_columns
+from fedscaffold.inference import Coordinates, Summary
 from fedscaffold.inference.summary import summary_from_plain
+from fedscaffold.inference.sums import own_intercept, record_columns
 
 FORMAT = "fedscaffold model 1"
 
@@ -271,6 +271,15 @@ class Model(Summarised):
             raise InvalidInput(f"it is not a model that fedscaffold wrote: {error}") from None
 
 
+def column_scales(encoding: Encoding) -> tuple[Array, Array]:
+    """Return the shift and scale of each feature, (dim,): 0 and 1 for categories and the intercept."""
+    shift, scale = np.zeros(encoding.dim), np.ones(encoding.dim)
+    for column, place in zip(encoding.columns, encoding.places, strict=True):
+        if isinstance(column, Number):
+            shift[place], scale[place] = column.shift, column.scale
+    return shift, scale
+
+
 def in_own_units(
     encoding: Encoding, theta: Array, *, target_shift: float = 0.0, target_scale: float = 1.0
 ) -> tuple[Encoding, tuple[Equation, ...]]:
@@ -279,10 +288,7 @@ def in_own_units(
     `theta` is (vectors, dim) for encoded rows. With a target that was standardised as well, the equation gives
     target_shift + target_scale · z.
     """
-    shift, scale = np.zeros(encoding.dim), np.ones(encoding.dim)
-    for column, place in zip(encoding.columns, encoding.places, strict=True):
-        if isinstance(column, Number):
-            shift[place], scale[place] = column.shift, column.scale
+    shift, scale = column_scales(encoding)
     slopes = target_scale * theta / scale
     intercepts = target_shift - slopes @ shift
     if encoding.intercept:
@@ -297,6 +303,26 @@ def in_own_units(
         for intercept, row in zip(intercepts, slopes, strict=True)
     )
     return replace(encoding, columns=columns, intercept=False), equations
+
+
+def own_units(encoding: Encoding, *, target_shift: float = 0.0, target_scale: float = 1.0) -> Coordinates:
+    """Return coefficients of columns as they are; with more than two classes, of each class against the first."""
+    shift, scale = column_scales(encoding)
+    return Coordinates.of_features(
+        encoding.names, n_intercepts=int(encoding.intercept), shift=shift, scale=scale,
+        classes=encoding.classes if encoding.n_vectors > 1 else None, target_shift=target_shift,
+        target_scale=target_scale,
+    )  # fmt: skip
+
+
+def column_spread(summary: Summary, encoding: Encoding) -> Array:
+    """Return the standard deviation of each coefficient's column, (k,): 1 for a category, NaN for an intercept.
+
+    A coefficient times this is the effect of one standard deviation, or of a category against its reference.
+    """
+    names, (_, spread) = own_units(encoding).names, column_scales(encoding)
+    known = dict(zip(names, np.tile(spread, len(names) // encoding.dim), strict=True))
+    return np.where(summary.intercepts, np.nan, [known[name] for name in summary.names])
 
 
 def _digest(content: Mapping[str, Any]) -> str:

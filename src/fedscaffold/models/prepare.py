@@ -1,30 +1,38 @@
-"""The problem of a table with its optimum, for plans, comparisons and `fedscaffold inspect`."""
+"""The problem of a table with its optimum, and differences between its clients: gradients, Hessians, classes.
+
+For `fedscaffold plan`, `compare` and `inspect`.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.errors import InvalidInput, OutOfReach
+from fedscaffold.core.machine import grouped, one_blas_thread, spans
+from fedscaffold.core.types import Array, evenly_spaced_clients
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.inference.coordinates import slope_length
-from fedscaffold.inference.own_intercepts import client_intercept
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
-from fedscaffold.inference.tolerance import parse_tolerance
-from fedscaffold.inference.training import RELATIVE_TOLERANCE
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_length
+from fedscaffold.inference.training import RELATIVE_TOLERANCE, parse_tolerance
+from fedscaffold.methods import FedAvg
 from fedscaffold.models.coding import standardize_target
-from fedscaffold.models.fit import FitSettings, fit, without_intercept
-from fedscaffold.problems.base import OFFSET, plain_columns
+from fedscaffold.models.fit import FitSettings, fit
+from fedscaffold.planning import Plan
+from fedscaffold.planning.batches import candidate_batches, fastest_plan, out_of_reach
+from fedscaffold.simulation.run_method import run
+from fedscaffold.theory.problem_constants import gradient_heterogeneity, hessian_heterogeneity
+
+MAX_NUMBERS = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedProblem:
-    """A table's problem with a standardised target, its optimum, and a squared distance to aim for.
+    """A table's problem, its optimum, and a squared distance to aim for.
 
     Attributes
     ----------
     problem
-        With intercepts of clients, if there are any, in the offsets of their rows.
+        With a standardised target.
     optimum
         θ*, (dim,).
     target_mse
@@ -57,9 +65,7 @@ def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedP
         If the table does not determine the coefficients, or the best slopes are all 0.
     """
     standardized, _, scale = standardize_target(problem)
-    if settings.client_intercepts:
-        standardized = with_intercepts(standardized, settings)
-    elif problem.dim <= MOST_COEFFICIENTS:
+    if problem.dim <= MOST_COEFFICIENTS:
         fit(problem, settings=settings)  # names columns that the data do not determine
     optimum = standardized.optimum()
     unit, value = parse_tolerance(settings.tolerance)
@@ -74,19 +80,114 @@ def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedP
     )
 
 
-def with_intercepts(problem: EncodedProblem, settings: FitSettings) -> EncodedProblem:
-    """Return the problem of slopes alone, with the intercepts that fit clients best in the offsets of their rows.
+@dataclass(frozen=True, kw_only=True)
+class Heterogeneity:
+    """ζ₁² = Σ w_c‖∇f_c(θ*)‖², ζ₂² = Σ w_c‖∇²f_c(θ*) − ∇²f(θ*)‖² (spectral norm), and κ of ∇²f(θ*).
 
-    Clients whose target never varies, which an infinite intercept fits, are left out.
+    Attributes
+    ----------
+    zeta1, zeta2
+        ζ₁ and ζ₂.
+    smallest_curvature, largest_curvature
+        Extreme eigenvalues of ∇²f(θ*).
+    sampled
+        Number of clients that ζ₂ was computed from.
     """
-    slopes = without_intercept(problem)
-    zero = np.zeros(slopes.dim)
-    kept = [c for c in range(slopes.n_clients) if client_intercept(slopes, c, zero) is not None]
-    slopes = slopes.subset(kept)
-    theta = fit(problem, settings=settings).theta
-    y = np.array(plain_columns(slopes.y))
-    for c in range(slopes.n_clients):
-        alpha = client_intercept(slopes, c, theta)
-        assert alpha is not None  # as for θ = 0
-        y[slopes.offsets[c] : slopes.offsets[c + 1], OFFSET] += alpha
-    return slopes.with_records(y=y)
+
+    zeta1: float
+    zeta2: float
+    smallest_curvature: float
+    largest_curvature: float
+    sampled: int
+
+    @property
+    def condition_number(self) -> float:
+        """κ = largest_curvature / smallest_curvature; infinite if the loss is flat in some direction."""
+        floor = 1e-13 * self.largest_curvature
+        return self.largest_curvature / self.smallest_curvature if self.smallest_curvature > floor else np.inf
+
+
+@one_blas_thread
+def heterogeneity(problem: EncodedProblem, optimum: Array, *, max_numbers: int = MAX_NUMBERS) -> Heterogeneity:
+    """Return ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum.
+
+    If all clients' Hessians are more than `max_numbers` numbers, ζ₂ is that of some clients.
+    """
+    eigenvalues = np.linalg.eigvalsh(problem.hessian(optimum))
+    most = max(2, max_numbers // problem.dim**2)
+    if problem.n_clients <= most:
+        weights, hessians = problem.weights, problem.client_hessians(optimum)
+    else:
+        chosen = evenly_spaced_clients(problem.n_clients, most)
+        blocks = grouped(problem.sizes[chosen] * problem.n_features, max_numbers)
+        hessians = np.concatenate([problem.subset(chosen[i:j]).client_hessians(optimum) for i, j in blocks])
+        weights = problem.weights[chosen] / problem.weights[chosen].sum()
+    return Heterogeneity(
+        zeta1=gradient_heterogeneity(problem.weights, problem.client_gradients(optimum)),
+        zeta2=hessian_heterogeneity(weights, hessians),
+        smallest_curvature=float(eigenvalues[0]),
+        largest_curvature=float(eigenvalues[-1]),
+        sampled=weights.size,
+    )
+
+
+def class_counts(problem: EncodedProblem) -> NDArray[np.int64] | None:
+    """Return the rows of each class on each client, (clients, classes); None for a numeric target."""
+    if problem.classes is None:
+        return None
+    K = len(problem.classes)
+    counts = []
+    targets = problem.targets
+    for begin, end in spans(problem.offsets, problem.y):
+        y = targets[begin:end]
+        counts.append(np.bincount(((y + 1.0) / 2.0 if K == 2 else y).astype(np.int64), minlength=K))
+    return np.array(counts, dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientsReport:
+    """Differences between a table's clients, and the model of FedAvg with the settings that Scaffold would need.
+
+    Attributes
+    ----------
+    prepared
+        The problem and its optimum.
+    plan
+        For Scaffold.
+    class_counts
+        Rows of each class on each client, (clients, classes); None for a numeric target.
+    heterogeneity
+        At the optimum.
+    fedavg
+        θ of FedAvg, (dim,).
+    """
+
+    prepared: PreparedProblem
+    plan: Plan
+    class_counts: NDArray[np.int64] | None
+    heterogeneity: Heterogeneity
+    fedavg: Array
+
+    def loss(self, theta: Array) -> float:
+        """Return the loss of a θ in the target's own units."""
+        return float(self.prepared.problem.loss(theta)) * self.prepared.loss_scale
+
+
+def inspect_clients(problem: EncodedProblem, settings: FitSettings) -> ClientsReport:
+    """Measure how different clients are, plan for Scaffold, and run FedAvg with the same settings."""
+    prepared = prepare_problem(problem, settings)
+    made, optimum = prepared.problem, prepared.optimum
+    try:
+        batch_size, plan = fastest_plan(
+            made, candidate_batches(made.sizes), optimum=optimum, target_mse=prepared.target_mse
+        )
+    except OutOfReach as error:
+        raise out_of_reach(error, prepared.aim) from None
+    method = FedAvg(step_size=plan.method.step_size, local_steps=plan.method.uniform_local_steps)
+    return ClientsReport(
+        prepared=prepared,
+        plan=plan,
+        class_counts=class_counts(made),
+        heterogeneity=heterogeneity(made, optimum),
+        fedavg=run(made, method, rounds=plan.rounds, batch_size=batch_size, record=()).theta[0],
+    )

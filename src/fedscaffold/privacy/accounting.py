@@ -306,8 +306,8 @@ def _epsilon(parts: tuple[tuple[float, int, float], ...], delta: float, adjacenc
 
 def _amplified(parts: Sequence[tuple[float, int, float]], delta: float) -> float:
     """Return ε by Rényi divergences of Gaussian mechanisms, on samples without replacement if the share is < 1."""
-    dp, rdp = _library(), _library("dp_accounting.rdp")
-    accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    dp = _library()
+    accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
     for z, steps, share in parts:
         noisy = dp.GaussianDpEvent(z)
         accountant.compose(
@@ -340,5 +340,5 @@ def _noise_for(wanted: float, delta: float, steps: int, share: float, adjacency:
     return math.exp(found)
 
 
-def _library(module: str = "dp_accounting") -> Any:
-    return load_optional(module, "privacy budgets need dp-accounting", extra="privacy")
+def _library() -> Any:
+    return load_optional("dp_accounting", "privacy budgets need dp-accounting", extra="privacy")

@@ -21,18 +21,25 @@ from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import Summary, summarise_sums
 from fedscaffold.inference.closing import Covariance, check_dispersion
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
-from fedscaffold.inference.tolerance import parse_tolerance
-from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, train
-from fedscaffold.models.local_sums import LocalSums
-from fedscaffold.privacy.plan import PrivatePlan
-from fedscaffold.sklearn.private import check_budget, public_scale, train_privately
-from fedscaffold.sklearn.tables import ClientTables, Scale, dense, federated_scale, rows_of_clients
+from fedscaffold.inference.sums import MOST_COEFFICIENTS
+from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, parse_tolerance, train
+from fedscaffold.models.fit import EXCHANGE_SECONDS, LocalSums
+from fedscaffold.models.private import run_privately
+from fedscaffold.privacy.plan import PrivatePlan, public_plan
+from fedscaffold.privacy.settings import PrivacySettings
+from fedscaffold.sklearn.tables import (
+    ClientTables,
+    Scale,
+    check_budget,
+    dense,
+    federated_scale,
+    public_scale,
+    rows_of_clients,
+)
 
 FLOATS = (np.float64, np.float32)
 ROUNDING = 1e-6  # relative distance that is not warned of: standard errors are 0 if rows are fitted perfectly
 WITHOUT_ERRORS = 1e-4  # relative tolerance in place of one in standard errors, which need Hessians
-ROUND_SECONDS = 1e-3  # duration of a round of Scaffold in this process apart from its steps
 UNCOVERED = "standard errors need sums over the rows, which the privacy budget does not cover"
 TOO_MANY = f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients"
 
@@ -190,14 +197,18 @@ class Federated(BaseEstimator):
                 n_unpenalised=n_intercepts, **more,
             )  # fmt: skip
             if target is not None:
-                plan, theta = train_privately(self, problem, target)
-                return Fitted(theta, None, plan, UNCOVERED)
+                budget = PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip)
+                plan = public_plan(
+                    target, [0] * len(tables.scale.mean), problem.sizes.tolist(), budget, l2=problem.l2,
+                    intercept=bool(n_intercepts),
+                )  # fmt: skip
+                return Fitted(run_privately(problem, plan, self.verbose or False), None, plan, UNCOVERED)
             sums = LocalSums(problem, names=names, n_intercepts=n_intercepts)
             settings = TrainingSettings(trainer=self.trainer, tolerance=self.tolerance)
             if not sums.hessians:  # costs decide how many local steps pay
                 settings = replace(
                     settings, tolerance=WITHOUT_ERRORS if settings.se_tolerance else self.tolerance,
-                    exchange_seconds=sums.step_seconds + ROUND_SECONDS, step_seconds=sums.step_seconds,
+                    exchange_seconds=sums.step_seconds + EXCHANGE_SECONDS, step_seconds=sums.step_seconds,
                 )  # fmt: skip
             found = train(sums, settings, start=None if start is None else start.ravel(), look=self._show)
         except InvalidInput as error:

@@ -19,12 +19,11 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import ClosingSums
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
+from fedscaffold.inference.sums import MOST_COEFFICIENTS
 from fedscaffold.problems import Logistic, Multinomial, Ridge
 from fedscaffold.problems.families import FAMILIES, TargetFamily
 from fedscaffold.sklearn.base import FLOATS, Federated, Fitted
-from fedscaffold.sklearn.private import public_scale, public_target
-from fedscaffold.sklearn.tables import Scale
+from fedscaffold.sklearn.tables import Scale, public_scale, public_target
 
 HELD_AT_ZERO = "coefficients that are held at zero have no standard errors; fit with positive=False"
 

@@ -1,6 +1,7 @@
 """Tables of clients as they are fitted: which rows are whose, standardised features, and the way back to units.
 
-Means and variances come from what clients would send: counts, sums and sums of squares, never rows.
+Means and variances come from what clients would send: counts, sums and sums of squares, never rows. Under a
+privacy budget public bounds take their place, and noisy steps alone read the rows.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,12 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
+from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import Coordinates
+from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.problems.families import Kind
+
+WITHOUT = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")  # stay at their defaults
 
 
 class Scale(NamedTuple):
@@ -42,15 +48,11 @@ class Scale(NamedTuple):
         self, names: tuple[str, ...], *, n_intercepts: int, shift: float, classes: Sequence[Any] | None
     ) -> Coordinates:
         """Return coordinates in the rows' units, intercepts shifted; of several classes each against the first."""
-        d = self.mean.size
-        matrix, added = np.eye(len(names)), np.zeros(len(names))
-        matrix[:d, :d] = np.diag(1.0 / self.spread)
-        if n_intercepts:
-            matrix[-1, :d] = -self.mean / self.spread
-            added[-1] = shift
-        plain = Coordinates.of_features(names, n_intercepts=n_intercepts, classes=classes)
-        blocks = 1 if classes is None else len(classes) - 1
-        return plain.then(np.kron(np.eye(blocks), matrix).astype(np.float64), np.tile(added, blocks))
+        ends = np.zeros(n_intercepts)
+        return Coordinates.of_features(
+            names, n_intercepts=n_intercepts, classes=classes, shift=np.append(self.mean, ends),
+            scale=np.append(self.spread, 1.0 + ends), target_shift=shift,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,3 +117,47 @@ def rows_of_clients(clients: Any, n_rows: int, min_rows: int) -> tuple[NDArray[A
         few = f"client {names[small[0]]!s} has only {rows} row{'s' * (rows > 1)}{others}"
         raise InvalidInput(f"{few}; leave out the rows of such clients, or accept them with min_rows={rows}")
     return names, np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
+
+
+def check_budget(model: Any, beside: dict[str, Any]) -> None:
+    """Raise if an estimator's budget is wrong, incomplete, or `beside` it is an option that is not None."""
+    if model.epsilon is None:
+        for name in ("delta", "clip", "bounds", "target_bounds"):
+            if getattr(model, name) is not None:
+                raise InvalidInput(f"{name} requires epsilon=...")
+        return
+    usual = {name: type(model).__dataclass_fields__[name].default for name in WITHOUT}
+    given = {name: getattr(model, name) for name in WITHOUT}
+    refuse_beside_epsilon({**given, **beside}, {**usual, **dict.fromkeys(beside)})
+    for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
+        if getattr(model, name) is None:
+            raise InvalidInput(f"epsilon requires {name}=..., the public {what}")
+    PrivacySettings(epsilon=model.epsilon, delta=model.delta, clip=model.clip)
+
+
+def public_target(kind: Kind, bounds: Any) -> PublicTarget:
+    """Return a numeric target by its public range; raise if that does not fit the kind."""
+    low, high = _ends("target_bounds", bounds, 1)
+    try:
+        return PublicTarget(kind=kind, ends=(float(low[0]), float(high[0])))
+    except InvalidInput as error:
+        raise InvalidInput(f"target_bounds: {error}") from None
+
+
+def public_scale(name: str, bounds: Any, length: int, *, centred: bool) -> Scale:
+    """Return middle and sixth of ranges; if nothing may be shifted, 0 and a third of the further end."""
+    low, high = _ends(name, bounds, length)
+    if centred:
+        return Scale(low + 0.5 * (high - low), (high - low) / (2.0 * LIMIT))
+    return Scale(np.zeros_like(low), np.maximum(np.abs(low), np.abs(high)) / LIMIT)
+
+
+def _ends(name: str, bounds: Any, length: int) -> tuple[Array, Array]:
+    """Return the lower and upper ends of ranges, (length,) each."""
+    try:
+        low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), length) for end in bounds)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} must be (low, high): two numbers, or two arrays of {length} numbers") from None
+    if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+        raise InvalidInput(f"{name} must be finite, with low < high")
+    return low, high

@@ -6,7 +6,7 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import print_table
 from fedscaffold.models.fit import TOLERANCE
-from fedscaffold.models.heterogeneity import ClientsReport, inspect_clients
+from fedscaffold.models.prepare import ClientsReport, inspect_clients
 
 EXAMPLES = "Example:\n\n  fedscaffold inspect visits.csv --target readmitted --client hospital"
 

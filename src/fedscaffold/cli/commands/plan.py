@@ -36,7 +36,7 @@ EXAMPLES = (
     "--set takes max_rounds, max_local_steps, δ of a privacy budget (delta), and every setting of a table."
 )
 LIMITS = ("max_local_steps", "max_rounds")
-PLAN_SETTINGS = (*LIMITS, "delta", "client_intercepts", "cache_dir")  # that --set takes besides those of a table
+PLAN_SETTINGS = (*LIMITS, "delta", "cache_dir")  # that --set takes besides those of a table
 NOT_PRIVATE = ("problem", "clients", "mode", "methods", "round_cost", "tolerance")
 
 

@@ -10,7 +10,7 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import check_file, print_table
 from fedscaffold.data.files import read_table
 from fedscaffold.models import Model
-from fedscaffold.models.scoring import score_table, write_predictions
+from fedscaffold.models.metrics import score_table, write_predictions
 
 EXAMPLES = (
     "Examples:\n\n"

@@ -28,8 +28,7 @@ from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import DOCUMENT, KIND
 from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.inference import ClosingSums
-from fedscaffold.inference.coordinates import slope_mask
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_mask
 from fedscaffold.models.coding import Coding
 
 

@@ -20,7 +20,7 @@ from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.data.encoding import Category, Encoding, Number
 from fedscaffold.data.public import PublicTarget
 from fedscaffold.data.settings import parameter_entries
-from fedscaffold.inference.tolerance import parse_tolerance
+from fedscaffold.inference.training import parse_tolerance
 from fedscaffold.models.coding import Coding
 from fedscaffold.problems.families import FAMILIES, Kind, TargetFamily
 

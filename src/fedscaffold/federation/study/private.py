@@ -16,7 +16,7 @@ from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import LARGEST
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.status import StatusBoard
-from fedscaffold.inference.coordinates import slope_mask
+from fedscaffold.inference.sums import slope_mask
 from fedscaffold.models.private import PrivateFit, centred, private_model
 from fedscaffold.privacy.budget import PrivacyBudget
 from fedscaffold.privacy.grid import clipped, clipped_sum, discrete_gaussian

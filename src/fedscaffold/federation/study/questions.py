@@ -23,7 +23,7 @@ from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.inference import ClosingSums, client_sums
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.own_intercepts import client_intercept
+from fedscaffold.inference.sums import client_intercept
 from fedscaffold.methods import Scaffold
 from fedscaffold.methods.base import ControlVariates
 from fedscaffold.models.coding import Coding

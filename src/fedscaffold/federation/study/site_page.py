@@ -17,8 +17,7 @@ from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import PLAN, RESULT, ROSTER
 from fedscaffold.inference import Summary
 from fedscaffold.inference.summary import summary_from_plain
-from fedscaffold.models.model import Model
-from fedscaffold.models.summaries import column_spread
+from fedscaffold.models.model import Model, column_spread
 from fedscaffold.reports.page import render
 
 MODEL = "model.json"

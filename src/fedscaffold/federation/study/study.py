@@ -22,8 +22,7 @@ from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.transport import InProcess, Transport
 from fedscaffold.inference.training import TrainingSettings, train
-from fedscaffold.models.fit import Fit
-from fedscaffold.models.local_sums import NUMBERS_PER_SECOND
+from fedscaffold.models.fit import NUMBERS_PER_SECOND, Fit
 
 StudyResult = Fit  # a fit is a study in one process
 ALL = "all sites"  # name of the evaluation of all sites together

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.display import rounded_up
 from fedscaffold.core.types import Array
-from fedscaffold.inference.layout import number, probability
+from fedscaffold.inference.summary import number, probability
 from fedscaffold.reports.page import drawings
 
 MOST = 30  # rows of a table or a drawing that fit on a page
