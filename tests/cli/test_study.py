@@ -171,7 +171,7 @@ def test_join_rejects_what_it_cannot_use_and_shows_what_would_leave(file: Path, 
     assert "none.csv" in study("join", invite, "--data", tmp_path / "none.csv", code=2)
     assert "--accept must be" in study("join", invite, "--data", data, "--accept", "yes", code=2)
     assert "needs a terminal" in study("join", invite, "--data", data, code=2)
-    assert "--set takes delimiter" in study("join", invite, "--data", data, "--set", "l2=1", code=2)
+    assert "settings are 'delimiter'" in study("join", invite, "--data", data, "--set", "l2=1", code=2)
     assert "--peer must be" in study("join", invite, "--data", data, "--peer", "ulm=12", code=2)
     policy = tmp_path / "policy.toml"
     policy.write_text("[study]\nmin_cel = 10\nmin_rows = 'many'\n")

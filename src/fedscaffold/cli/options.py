@@ -1,9 +1,11 @@
-"""Options that several commands share."""
+"""Options that several commands share, and options generated from settings."""
 
+import difflib
+import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +21,11 @@ from rich.text import Text
 from fedscaffold import methods
 from fedscaffold.core.checks import choice
 from fedscaffold.core.display import load_matplotlib
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.files import check_writable
 from fedscaffold.core.imports import missing_extra
 from fedscaffold.core.protocols import Method
+from fedscaffold.data.settings import CsvFormat, parse_setting
 from fedscaffold.engines import choose_engine
 from fedscaffold.federation.known_methods import find_method
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
@@ -105,7 +108,15 @@ Repetitions = Annotated[int, typer.Option(help="Independent runs, side by side."
 ResultFolder = Annotated[
     Path | None, typer.Option("--out", help="Folder for tables and for finished runs, which are not run again.")
 ]
-
+CSV_SETTINGS = tuple(field.name for field in fields(CsvFormat))
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting by its name in Python; repeatable."),
+]
+CsvSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="CSV files: delimiter, decimal or encoding; repeatable."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -269,6 +280,77 @@ def _value(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+def with_settings(
+    replaced: str, flags: Mapping[str, tuple[Any, Any]], collect: Callable[[dict[str, Any], Sequence[str]], Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces a command's parameter by options for settings; Typer reads the signature.
+
+    Parameters
+    ----------
+    replaced
+        Name of the parameter.
+    flags
+        By name, the annotation and the default of each option; --set is added for other settings.
+    collect
+        Makes the parameter's value from the options that were given, by name, and the texts of --set.
+    """
+    only = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, only, default=default, annotation=kind)
+        for name, (kind, default) in {**flags, "settings": (Settings, None)}.items()
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for each in own.parameters.values():
+            parameters += added if each.name == replaced else [each.replace(kind=only)]
+
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            chosen = {name: value for name in flags if (value := given.pop(name)) is not None}
+            command(**{replaced: collect(chosen, given.pop("settings") or ())}, **given)
+
+        with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_options
+
+    return decorate
+
+
+def parse_settings(
+    texts: Sequence[str] | None, known: Collection[str], taken: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the settings of --set NAME=VALUE by name, their values as `parse_setting` reads them.
+
+    Names must be known, each once, and not among those `taken` by options; all problems are reported at once.
+    """
+    found, problems = dict[str, Any](), Collector("--set")
+    for text in texts or ():
+        written, equals, value = text.partition("=")
+        name = written.strip().replace("-", "_")
+        if not equals:
+            problems.add(f"--set must be NAME=VALUE, got {text!r}")
+        elif name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"settings are {', '.join(map(repr, known))}"
+            problems.add(f"--set does not know {written!r}; {hint}")
+        elif name in taken:
+            problems.add(f"give {name!r} as --{name}, not with --set")
+        elif name in found:
+            problems.add(f"--set gives {name!r} twice; join values with commas")
+        else:
+            with problems.catching():
+                found[name] = parse_setting(name, value)
+    problems.raise_any()
+    return found
+
+
+def csv_format(settings: Mapping[str, Any]) -> CsvFormat:
+    """Return the format of CSV files from the settings of --set."""
+    return CsvFormat(**{name: settings[name] for name in CSV_SETTINGS if name in settings})
 
 
 def print_table(

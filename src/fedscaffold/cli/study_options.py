@@ -1,17 +1,14 @@
 """Options of the commands on studies, generated from `StudySettings`: names, defaults and help."""
 
-import difflib
-import inspect
-import tomllib
 from collections.abc import Callable, Sequence
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any
 
 import typer
 
+from fedscaffold.cli.options import parse_settings, with_settings
 from fedscaffold.core.errors import Collector
-from fedscaffold.data.settings import split_names
+from fedscaffold.data.settings import parse_setting
 from fedscaffold.federation.study.plan import Column, StudySettings, sentences
 
 FLAGS = ("target", "kind", "features", "categorical", "l2", "tolerance", "sums", "epsilon")
@@ -24,70 +21,20 @@ EPILOG = f"--set takes every other setting of a study: {', '.join(name for name 
 def with_study_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameter `chosen` by options, one for each of `FLAGS`, and --set for other settings.
 
-    Typer reads the options from the signature. The command gets a function that returns the settings by name, or
-    raises if some texts cannot be read.
+    The command gets a function that returns the settings by name, or raises if some texts cannot be read.
     """
-    about = sentences(StudySettings)
-
-    def parameter(name: str) -> inspect.Parameter:
+    about, flags = sentences(StudySettings), dict[str, tuple[Any, Any]]()
+    for name in FLAGS:
         default = StudySettings.model_fields[name].get_default()
         shown = str(default) if isinstance(default, str | float) else "none"
         option = typer.Option(f"--{name}", help=f"{about[name]}.", show_default=shown)
-        kind: Any = Annotated[str | None, option]
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        flags[name] = Annotated[str | None, option], None
 
-    more = typer.Option("--set", metavar="NAME=VALUE", help="Any other setting by its name; repeatable.")
-    several: Any = Annotated[list[str] | None, more]
-    added = [*map(parameter, FLAGS)]
-    added.append(inspect.Parameter("settings", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=several))
-    own = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for each in own.parameters.values():
-        parameters += added if each.name == "chosen" else [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    def collect(given: dict[str, Any], texts: Sequence[str]) -> Callable[[], dict[str, Any]]:
+        parsed = {name: parse_setting(name, text) for name, text in given.items()}
+        return lambda: parsed | parse_settings(texts, KNOWN, taken=FLAGS)
 
-    @wraps(command)
-    def with_options(**given: Any) -> None:
-        flags = {name: value for name in FLAGS if (value := given.pop(name)) is not None}
-        texts = given.pop("settings") or ()
-        command(chosen=lambda: parse_settings(flags, texts), **given)
-
-    with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_options
-
-
-def parse_settings(flags: dict[str, str], texts: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of options and of --set by name, not yet checked; raise with all problems of --set."""
-    found, problems = {name: _value(name, text) for name, text in flags.items()}, Collector("--set")
-    for text in texts:
-        written, equals, value = text.partition("=")
-        name = written.strip().replace("-", "_")
-        close = difflib.get_close_matches(name, KNOWN, n=1)
-        if not equals:
-            problems.add(f"--set must be NAME=VALUE, got {text!r}")
-        elif name not in KNOWN:
-            hint = f"did you mean {close[0]!r}?" if close else f"settings are {', '.join(map(repr, KNOWN))}"
-            problems.add(f"--set does not know {written!r}; {hint}")
-        elif name in FLAGS:
-            problems.add(f"give {name!r} as --{name}, not with --set")
-        elif name in found:
-            problems.add(f"--set gives {name!r} twice; join values with commas")
-        else:
-            found[name] = _value(name, value)
-    problems.raise_any()
-    return found
-
-
-def _value(name: str, text: str) -> Any:
-    """Return the value of a setting from text: names with commas, a value of TOML, or the text itself."""
-    if get_origin(StudySettings.model_fields[name].annotation) is tuple or name == "features":
-        return split_names(text)
-    if name in ("target", "event", "kind"):
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    return with_settings("chosen", flags, collect)(command)
 
 
 def plan_from(

@@ -1,10 +1,9 @@
-"""Options that the commands on tables and studies share, generated from the settings that they set."""
+"""Options that the commands on tables share, generated from the settings that they set."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from fedscaffold.cli import options
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
-from fedscaffold.data.settings import CsvFormat, TableSettings, parameter_entries, parse_setting
+from fedscaffold.data.settings import TableSettings, parameter_entries, parse_setting
 from fedscaffold.models.fit import FitSettings
 from fedscaffold.planning.batches import BatchSize
 
@@ -25,17 +24,6 @@ FIT_SETTINGS = tuple(field.name for field in fields(FitSettings))
 BUDGET_SETTINGS = ("delta", "clip", "step_size", "rounds")
 
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
-Target = Annotated[str, typer.Option(help="Name of the column to predict.")]
-StudyKind = Annotated[str, typer.Option(help="logistic, ridge, poisson or gamma.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting by its name in Python; repeatable."),
-]
-CsvSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="CSV files: delimiter, decimal or encoding; repeatable."),
-]
-Secure = Annotated[bool, typer.Option("--secure", help="The coordinator learns only sums over all sites.")]
 Epsilon = Annotated[
     float | None,
     typer.Option(help="ε of a privacy budget of every row; δ by --set delta=VALUE.", show_default="none"),
@@ -47,7 +35,6 @@ BoundsFile = Annotated[
         "sex = ['f', 'm']."
     ),
 ]
-TablePenalty = Annotated[float | None, typer.Option("--l2", help="Penalty.", show_default="1/rows")]
 Tolerance = Annotated[
     str, typer.Option(help="'se:0.05' for 5 % of standard errors, or relative distance to the pooled model.")
 ]
@@ -73,7 +60,7 @@ class TableFlags:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings that --set gave, by name."""
-        return parse_settings(self.texts, self.known, taken=self.flags)
+        return options.parse_settings(self.texts, self.known, taken=self.flags)
 
     @property
     def target(self) -> str:
@@ -110,64 +97,19 @@ def with_table_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameter `table` by options, one for each of the flags, and --set for other settings.
 
-    Typer reads the options from the signature. Their help is the first sentence of the setting's documentation.
-    `required` says whether target and client must be given, `more` what else --set takes.
+    Their help is the first sentence of the setting's documentation. `required` says whether target and client must
+    be given, `more` what else --set takes.
     """
-    named = flags or TABLE_FLAGS
     about = parameter_entries(TableSettings.__doc__ or "")
-
-    def parameter(name: str) -> inspect.Parameter:
-        kind = float | None if name == "l2" else str | None
+    chosen: dict[str, tuple[Any, Any]] = {}
+    for name in flags or TABLE_FLAGS:
         sentence = " ".join(about[name].split("\n", 1)[1].split()).partition(". ")[0].rstrip(".") + "."
-        default: Any = inspect.Parameter.empty if required and name in ("target", "client") else None
-        option: Any = Annotated[str if default is not None else kind, typer.Option(f"--{name}", help=sentence)]
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
-
-    added = [*map(parameter, named)]
-    added.append(inspect.Parameter("settings", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Settings))
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for each in own.parameters.values():
-            parameters += added if each.name == "table" else [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-
-        @wraps(command)
-        def with_options(**given: Any) -> None:
-            flags = {name: given.pop(name) for name in named}
-            flags = {name: value for name, value in flags.items() if value is not None}
-            command(table=TableFlags(flags, given.pop("settings") or (), (*TABLE_SETTINGS, *more)), **given)
-
-        with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-        return with_options
-
-    return decorate
-
-
-def parse_settings(
-    texts: Sequence[str] | None, known: Collection[str], taken: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return the settings of --set NAME=VALUE by name, their values as `parse_setting` reads them.
-
-    Names must be known, each once, and not among those `taken` by options.
-    """
-    found: dict[str, Any] = {}
-    for text in texts or ():
-        written, equals, value = text.partition("=")
-        name = written.strip().replace("-", "_")
-        if not equals:
-            raise InvalidInput(f"--set must be NAME=VALUE, got {text!r}")
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"settings are {', '.join(map(repr, known))}"
-            raise InvalidInput(f"--set does not know {written!r}; {hint}")
-        if name in taken:
-            raise InvalidInput(f"give {name!r} as --{name}, not with --set")
-        if name in found:
-            raise InvalidInput(f"--set gives {name!r} twice; join values with commas")
-        found[name] = parse_setting(name, value)
-    return found
+        needed = required and name in ("target", "client")
+        kind: Any = str if needed else float | None if name == "l2" else str | None
+        option: Any = Annotated[kind, typer.Option(f"--{name}", help=sentence)]
+        chosen[name] = option, inspect.Parameter.empty if needed else None
+    known = (*TABLE_SETTINGS, *more)
+    return options.with_settings("table", chosen, lambda flags, texts: TableFlags(flags, texts, known))
 
 
 def check_source(table: TableFlags, given: set[str], *, is_table: bool) -> None:
@@ -184,14 +126,6 @@ def refuse_options(given: set[str], names: Collection[str], why: str) -> None:
     for name in names:
         if name in given:
             raise InvalidInput(f"--{'set' if name == 'settings' else name.replace('_', '-')} is for {why}")
-
-
-CSV_SETTINGS = tuple(field.name for field in fields(CsvFormat))
-
-
-def csv_format(settings: dict[str, Any]) -> CsvFormat:
-    """Return the format of CSV files from the settings of --set."""
-    return CsvFormat(**{name: settings[name] for name in CSV_SETTINGS if name in settings})
 
 
 def parse_number(text: str) -> Any:

@@ -331,10 +331,10 @@ def _column_names(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-LISTS = {each.name for each in fields(TableSettings) if "Sequence" in str(each.type)} | {"ignore", "classes"}
-"""Settings that list names; the last two are settings of studies."""
-TEXTS = {each.name for each in fields(TableSettings) if each.type in (str, str | None)}
-"""Settings that are text, such as names of columns."""
+LISTS = {each.name for each in fields(TableSettings) if "Sequence" in str(each.type)} | {"ignore"}
+"""Settings that list names; the last is a setting of studies."""
+TEXTS = {each.name for each in fields(TableSettings) if each.type in (str, str | None)} | {"event"}
+"""Settings that are text, such as names of columns; the last is a setting of studies."""
 
 
 def parse_setting(name: str, text: str) -> Any:

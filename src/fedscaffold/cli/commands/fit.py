@@ -10,7 +10,7 @@ import typer
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
-from fedscaffold.cli.options import print_table
+from fedscaffold.cli.options import csv_format, print_table
 from fedscaffold.core.display import progress_bar
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import write_text
@@ -119,7 +119,7 @@ def command(
 def _scores(found: Fit, test: Path, table: tables.TableFlags) -> dict[str, float]:
     """Return metrics of the model on the rows of another file."""
     try:
-        return model_metrics(found.model, read_table(test, tables.csv_format(table.settings)))
+        return model_metrics(found.model, read_table(test, csv_format(table.settings)))
     except InvalidInput as error:
         raise InvalidInput(f"{test}: {error}") from None
 
@@ -138,7 +138,7 @@ def _fit_privately(
         file, target=table.target, kind=given.get("kind"), categorical=given.get("categorical", ())
     )
     with folder.output_folder(out, overwrite=overwrite):
-        rows = read_table(data, tables.csv_format(table.settings))
+        rows = read_table(data, csv_format(table.settings))
         pick_all(rows.column_names, [table.client, *known.columns])
         l2 = given.get("l2", "auto")
         found = private_fit(rows, bounds=known, client=table.client, settings=settings, l2=l2)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import check_file, print_table
@@ -34,7 +35,7 @@ def command(
             help="A client's own rows, to fit its intercept to, for models with client_intercepts.",
         ),
     ] = None,
-    settings: tables.CsvSettings = None,
+    settings: options.CsvSettings = None,
 ) -> None:
     """Predict new rows: a value, or a class and the probability of each.
 
@@ -42,7 +43,7 @@ def command(
     """
     with refusals(interrupted="nothing was written"):
         check_file("--out", out, (".csv", ".parquet"))
-        text = tables.csv_format(tables.parse_settings(settings, tables.CSV_SETTINGS))
+        text = options.csv_format(options.parse_settings(settings, options.CSV_SETTINGS))
         loaded = Model.load(model)
         if with_intercept_of is not None:
             loaded = loaded.with_intercept_of(read_table(with_intercept_of, text))

@@ -17,12 +17,12 @@ import typer
 
 from fedscaffold.cli.commands.status import EXIT_CODES
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
-from fedscaffold.cli.options import AsJson, print_table
+from fedscaffold.cli.options import CSV_SETTINGS, AsJson, CsvSettings, csv_format, parse_settings, print_table
 from fedscaffold.cli.study_options import EPILOG, plan_from, with_study_options
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import write_text
-from fedscaffold.data.settings import CsvFormat, parse_setting, split_names
+from fedscaffold.data.settings import split_names
 
 if TYPE_CHECKING:
     from fedscaffold.federation.payloads import Payload
@@ -148,9 +148,7 @@ def join(
         typer.Option(help="SITE=FINGERPRINT of another site's key, from its people; repeatable."),
     ] = None,
     show: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Of CSV files.")
-    ] = None,
+    settings: CsvSettings = None,
 ) -> None:
     """Take part in a study: check the table, show what will leave, ask, make a key, and answer the coordinator.
 
@@ -168,9 +166,10 @@ def join(
             raise InvalidInput(f"--accept must be one of {', '.join(ACCEPT)}, got {accept!r}")
         invited = Invite.load(invite)
         plan = invited.plan
+        table = TableFile(data, csv_format(parse_settings(settings, CSV_SETTINGS)))
         joined = JoinedSite(
             folder=(state or invite.parent / f"{plan.name}-{invited.site}").resolve(), invite=invited,
-            table=TableFile(data, _csv_format(settings)), policy=policy, peers=_peers(peer or [], plan.sites),
+            table=table, policy=policy, peers=_peers(peer or [], plan.sites),
         )  # fmt: skip
         typer.echo(f"study {plan.name}, plan {plan.fingerprint}: compare this with the coordinator's")
         again = joined.known
@@ -256,16 +255,6 @@ def _peers(given: list[str], sites: tuple[str, ...]) -> dict[str, str]:
             f"--peer must be SITE=SHA256:… of a site of the plan, got {', '.join(map(shown, wrong))}"
         )
     return {site: text for site, _, text in pairs}
-
-
-def _csv_format(texts: list[str] | None) -> CsvFormat:
-    """Return the format of CSV files from --set."""
-    pairs = [text.partition("=") for text in texts or ()]
-    known = tuple(CsvFormat.__dataclass_fields__)
-    wrong = [name for name, equals, _ in pairs if name not in known or not equals]
-    if wrong:
-        raise InvalidInput(f"--set takes {', '.join(known)} as NAME=VALUE, got {', '.join(map(shown, wrong))}")
-    return CsvFormat(**{name: parse_setting(name, value) for name, _, value in pairs})
 
 
 @app.command("accept", epilog="Example:\n\n  fedscaffold study accept cancer.toml bonn.pub graz.pub")
