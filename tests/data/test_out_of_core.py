@@ -68,7 +68,7 @@ def under(limit: int, folder: Path, what: str) -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert "keep its numbers in files with cache_dir" in found["refused"]
+    assert "pass cache_dir=... to keep its numbers in files" in found["refused"]
     return dict(found)
 
 

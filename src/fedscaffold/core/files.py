@@ -136,22 +136,12 @@ def _try_lock(handle: int) -> bool:
 
 
 @contextmanager
-def exclusive(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs, alone among all processes and threads of this machine.
+def exclusive(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> Iterator[BinaryIO]:
+    """Open a file to read and write, and hold its lock, alone among all processes and threads of this machine.
 
-    The file is made, with its folder, and left there empty. The system releases the lock when the process ends,
-    however it ends. If another process still holds it after `wait` seconds, raise InUse, which names `what`, as
-    "the server's folder results/server".
-    """
-    with locked(path, what, wait=wait):
-        yield
-
-
-@contextmanager
-def locked(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> Iterator[BinaryIO]:
-    """Open a file to read and write, made with its folder if it is missing, and hold the lock of the file itself.
-
-    Parameters are those of `exclusive`; the lock is the same for all names and links of the file.
+    The file is made, with its folder, if it is missing, and stays; the lock is the same for all its names and
+    links. The system releases it when the process ends, however it ends. If another process still holds it after
+    `wait` seconds, raise InUse, which names `what`, as "the server's folder results/server".
     """
     end = time.monotonic() + wait
     if not os.access(path, os.W_OK):

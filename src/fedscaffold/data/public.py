@@ -17,11 +17,10 @@ import numpy as np
 
 from fedscaffold.core.checks import choice, given
 from fedscaffold.core.errors import Collector, InvalidInput
-from fedscaffold.core.types import offsets_of
-from fedscaffold.data.encoded import EncodedProblem, problem_class
+from fedscaffold.data.encoded import EncodedProblem, encoded_problem
 from fedscaffold.data.encoding import Category, Encoding, Number, encode_table
 from fedscaffold.data.settings import TableSettings
-from fedscaffold.data.tables import Label, arrow_table, labels, some
+from fedscaffold.data.tables import arrow_table, labels, some
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind
 
 LIMIT = 3.0  # of encoded numbers: half of a range over a sixth of it, so that a sixth counts as one deviation
@@ -132,12 +131,10 @@ class Bounds:
         target: str,
         kind: str | None = None,
         categorical: Sequence[str] = (),
-        as_text: bool = False,
     ) -> Self:
         """Return checked bounds; raise with all their problems.
 
-        Without a kind, a target with a range of numbers makes it "ridge", one with values "logistic". With
-        `as_text` values of categories and classes are taken as text, as studies take them.
+        Without a kind, a target with a range of numbers makes it "ridge", one with values "logistic".
         """
         found = Collector("bounds")
         if columns is None:
@@ -165,8 +162,6 @@ class Bounds:
             with found.catching():
                 wanted = "range" if kind != "logistic" and name == target else None
                 checked[name] = _column(name, value, category=name in categorical, wanted=wanted)
-                if as_text and (name in categorical or not _is_range(value)):
-                    checked[name] = tuple(sorted(map(str, checked[name])))
         known: Any = kind
         bounds = cls(columns=checked, target=target, kind=known, categorical=tuple(categorical))
         if kind in KINDS and target in checked:
@@ -226,11 +221,8 @@ class Bounds:
             ids.to_numpy(zero_copy_only=False), return_inverse=True, return_counts=True
         )
         order = np.argsort(owners, kind="stable")
-        clients: tuple[Label, ...] = tuple(names.tolist())
-        return problem_class(encoding)(
-            np.ascontiguousarray(x[order]), y[order], offsets_of(sizes), l2=settings.penalty(len(y)),
-            weights=sizes.astype(np.float64), client_names=clients, encoding=encoding,
-        )  # fmt: skip
+        records = np.ascontiguousarray(x[order]), y[order]
+        return encoded_problem(*records, encoding, tuple(names.tolist()), sizes, settings)
 
     @property
     def _features(self) -> list[str]:

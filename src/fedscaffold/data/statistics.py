@@ -59,20 +59,6 @@ class ColumnMoments:
         missing, infinite = self.missing + missing, self.infinite + infinite
         return ColumnMoments(count, mean, squares, missing, infinite, smallest, largest, fractional)
 
-    def __add__(self, other: "ColumnMoments") -> "ColumnMoments":
-        """Return the moments of both columns' values together, by Chan, Golub and LeVeque's rule."""
-        count, step = self.count + other.count, other.mean - self.mean
-        share = other.count / count if count else 0.0
-        return ColumnMoments(
-            count=count,
-            mean=self.mean + step * share,
-            squares=self.squares + other.squares + step**2 * self.count * share,
-            missing=self.missing + other.missing,
-            infinite=self.infinite + other.infinite,
-            smallest=min(self.smallest, other.smallest),
-            largest=max(self.largest, other.largest),
-        )
-
     @property
     def deviation(self) -> float:
         """Standard deviation of the finite values, with 1/n."""
@@ -146,14 +132,16 @@ def table_statistics(
     """Read every column once and check it; raise with the problems if there are any."""
     found: dict[str, ColumnMoments | LabelCounts] = {}
     identifiers: list[str] = []
-    for group in tables.groups([settings.client, settings.target, *settings.record_columns.values(), *features]):
+    roles = [settings.client, settings.target, *settings.record_columns.values()]
+    for group in tables.groups([*roles, *features]):
         rows = 0
         for block in tables.blocks(read(group)):
             for name, array in tables.by_name(block).items():
                 if rows == 0:
                     with problems.catching():
                         found[name] = _start(name, array.type, settings)
-                        if _is_plain_feature(name, settings) and looks_like_identifiers(name, array):
+                        plain = name not in roles and name not in settings.categorical
+                        if plain and looks_like_identifiers(name, array):
                             identifiers.append(name)
                 if name in found and not _count(found, name, array, rows, problems):
                     del found[name]
@@ -165,15 +153,14 @@ def table_statistics(
     _check_features(used, settings, problems)
     problems.raise_any()
     if identifiers:
-        _warn_of_identifiers(identifiers)
+        many = len(identifiers) > 1
+        what = "columns look like identifiers and are" if many else "column looks like an identifier and is"
+        listed, use = ", ".join(map(repr, identifiers)), "features" if many else "a feature"
+        text = f"{listed}: the {what} used as {use}; drop identifiers with drop={identifiers!r}"
+        warnings.warn(DataWarning(text), stacklevel=2)
     clients = found[settings.client]
     assert isinstance(clients, LabelCounts)
     return TableStatistics(clients, found[settings.target], used)
-
-
-def _is_plain_feature(name: str, settings: TableSettings) -> bool:
-    roles = (settings.target, settings.client, *settings.record_columns.values())
-    return name not in roles and name not in settings.categorical
 
 
 def _count(
@@ -298,18 +285,6 @@ def _check_roles(
         column = found.get(name)
         if isinstance(column, ColumnMoments):
             _check_record_column(role, column, name, problems)
-
-
-def _warn_of_identifiers(names: list[str]) -> None:
-    many = len(names) > 1
-    what = "columns look like identifiers and are" if many else "column looks like an identifier and is"
-    warnings.warn(
-        DataWarning(
-            f"{', '.join(map(repr, names))}: the {what} used as {'features' if many else 'a feature'}; drop "
-            f"identifiers with drop={names!r}"
-        ),
-        stacklevel=2,
-    )
 
 
 def encoded_column(name: str, column: ColumnMoments | LabelCounts, settings: TableSettings) -> Column:

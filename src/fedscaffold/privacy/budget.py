@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, get_args
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import Fields, json_value, locked, read_text
+from fedscaffold.core.files import Fields, exclusive, json_value, read_text
 from fedscaffold.core.random.stream import Sampling
 from fedscaffold.privacy.accounting import Adjacency, NoisySteps, composed_epsilon
 
@@ -95,7 +95,7 @@ class PrivacyBudget:
         """
         steps = whole_number("steps", steps, least=1)
         new = not Path(self.file).exists()
-        with locked(self.file, f"the budget {os.fspath(self.file)}", wait=LOCK_WAIT) as file:
+        with exclusive(self.file, f"the budget {os.fspath(self.file)}", wait=LOCK_WAIT) as file:
             text = file.read().decode(errors="replace")
             if new and not text:
                 text = _add(file, "", {"what": WHAT, "budget": self._budget()})
