@@ -20,7 +20,7 @@ from fedscaffold.federation.client.files import ClientStateFile
 from fedscaffold.federation.client.state import reconcile
 from fedscaffold.federation.server.checkpoint import CheckpointFolder
 from fedscaffold.flower.certificates import make_key
-from fedscaffold.flower.loopback import Loopback
+from tests.flower.loopback import Loopback
 
 APP = Path(__file__).parent / "loopback_app"
 
