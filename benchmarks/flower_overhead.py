@@ -37,7 +37,7 @@ from fedscaffold.federation import (
 )
 from fedscaffold.federation.messages import Reply
 from fedscaffold.federation.server.session import open_session
-from fedscaffold.flower.loopback import Loopback
+from tests.flower.loopback import Loopback
 
 OUT = Path("results/bench/flower_overhead.json")
 SLOW, FLOWER, OURS = "Flower's FedAvg", "the same, looking more often", "Scaffold"

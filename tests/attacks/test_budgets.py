@@ -19,7 +19,7 @@ from fedscaffold.federation import (
     initial_ledger,
     train_request,
 )
-from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.study.private import private_plan
 from fedscaffold.federation.study.questions import PHASES
 from fedscaffold.federation.study.rows import SiteRows
@@ -43,6 +43,10 @@ def private_request(**more: Any) -> Any:
 def task() -> ProblemTask:
     rng = np.random.default_rng(0)
     return ProblemTask(fs.problems.Ridge([rng.normal(size=(50, 2))], [rng.normal(size=50)], l2=0.1))
+
+
+def steps(count: int) -> fs.Scaffold:
+    return fs.Scaffold(step_size=0.1, local_steps=count)
 
 
 def steps_of(folder: Path) -> int:
@@ -101,8 +105,18 @@ def test_the_same_request_again_is_answered_from_disk_and_costs_nothing(tmp_path
         ({"privacy": RecordLevel(clip=1e308, noise_multiplier=30.0)}, {}, "policy-method", "clip must be"),
         ({"privacy": RecordLevel(clip=1.0, noise_multiplier=1e300)}, {}, "policy-method", "noise below"),
         ({"privacy": RecordLevel(clip=1.0, noise_multiplier=1e-300)}, {}, "privacy-budget", "would spend ε = inf"),
-        ({"schedule": ((0, 0.1, 5000),)}, {}, "privacy-budget", "5,000 more steps would spend"),
-        ({"schedule": ((0, 0.1, 20_000),)}, {}, "policy-local-steps", "20000 local steps are asked for"),
+        (
+            {"method": steps(5000)},
+            {},
+            "privacy-budget",
+            "5,000 more steps would spend",
+        ),
+        (
+            {"method": steps(20_000)},
+            {},
+            "policy-local-steps",
+            "20000 local steps are asked for",
+        ),
         (
             {"method": fs.FedAvg(step_size=0.1, local_steps=5), "privacy": PARTS},
             SITE,

@@ -30,7 +30,7 @@ from fedscaffold.federation import (
     run_status,
     train_request,
 )
-from fedscaffold.federation.client import files
+from fedscaffold.federation.client import store
 from fedscaffold.federation.client.answer import Site, answer_request
 from fedscaffold.federation.messages import Reply
 from fedscaffold.federation.payloads import pack_request
@@ -277,7 +277,7 @@ def test_two_processes_on_one_clients_state(tmp_path: Path, monkeypatch: pytest.
     task = ProblemTask(records(), "reference")
     handle_request(request, task, tmp_path)
     lock = next(tmp_path.glob("*/client-00000.lock"))
-    monkeypatch.setattr(files, "LOCK_WAIT", 0.0)
+    monkeypatch.setattr(store, "LOCK_WAIT", 0.0)
     with exclusive(lock, "the file"), pytest.raises(Refusal) as refused:
         handle_request(request, task, tmp_path)
     assert refused.value.code is RefusalCode.BUSY

@@ -25,8 +25,7 @@ from fedscaffold.federation import (
     run_round,
     train_request,
 )
-from fedscaffold.federation.client.files import ClientStateFile
-from fedscaffold.federation.client.state import initial_stored_state, reconcile
+from fedscaffold.federation.client.store import ClientStateFile, initial_stored_state, reconcile
 from fedscaffold.federation.messages import RESTATED, Reply
 from fedscaffold.federation.payloads import pack_reply, pack_request, unpack_reply, unpack_request
 from fedscaffold.federation.server.session import ServerSession

@@ -16,8 +16,8 @@ import fedscaffold as fs
 from fedscaffold.core import npz
 from fedscaffold.core.types import Array
 from fedscaffold.flower import nodes as nodes_module
-from fedscaffold.flower.loopback import Loopback
 from tests.flower.grid import FakeGrid, Node
+from tests.flower.loopback import Loopback
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOSPITAL, TORCH = EXAMPLES / "flower-hospital", EXAMPLES / "flower-torch"

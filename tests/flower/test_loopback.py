@@ -16,11 +16,10 @@ import fedscaffold as fs
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import AuditLog, Ledger, RunConfig, run_status, train_request
-from fedscaffold.federation.client.files import ClientStateFile
-from fedscaffold.federation.client.state import reconcile
+from fedscaffold.federation.client.store import ClientStateFile, reconcile
 from fedscaffold.federation.server.checkpoint import CheckpointFolder
 from fedscaffold.flower.certificates import make_key
-from fedscaffold.flower.loopback import Loopback
+from tests.flower.loopback import Loopback
 
 APP = Path(__file__).parent / "loopback_app"
 

@@ -27,7 +27,7 @@ from fedscaffold.core.imports import missing_extra
 from fedscaffold.core.protocols import Method
 from fedscaffold.data.settings import CsvFormat, parse_setting
 from fedscaffold.engines import choose_engine
-from fedscaffold.federation.known_methods import find_method
+from fedscaffold.federation.run_config import find_method
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.simulation.stages.stationarity import MeanEstimate, Plateau
 

@@ -4,8 +4,7 @@ A transport, such as Flower in `fedscaffold.flower`, carries a `TrainRequest` to
 
 `server/` is the server's side: one round, the rules and checks, the ledger, its files and status. `client/` is a
 site's side: its policy, its work and files, and how it answers. Both use `messages`, `payloads` (their form on the
-wire, and its validation), `history` (the run's identity), `refusals` (codes), `run_config`, `known_methods` and
-`log`.
+wire, and its validation), `history` (the run's identity), `refusals` (codes), `run_config` and `log`.
 """
 
 from typing import TYPE_CHECKING

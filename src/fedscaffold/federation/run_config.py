@@ -1,4 +1,9 @@
-"""The configuration of a federated run, equal on server and clients."""
+"""The configuration of a federated run, equal on server and clients, and the methods that it may name.
+
+A configuration carries a method's class name and plain settings. A node never imports a module because a server
+names it; it knows the library's methods, methods that installed distributions advertise under the entry point
+group "fedscaffold.methods", and methods that its app passes.
+"""
 
 import dataclasses
 import hashlib
@@ -7,23 +12,96 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.checks import given, positive, seed_number, shown, whole_number
+from fedscaffold import methods as library
+from fedscaffold.core.checks import given, seed_number, shown, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches, round_uniforms
 from fedscaffold.core.types import Array, IntArray, RoundInfo
-from fedscaffold.federation.known_methods import build_method, check_method, describe_method, plain_number
+from fedscaffold.simulation.block import message_length
 from fedscaffold.simulation.rounds import round_info
 
+GROUP = "fedscaffold.methods"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_DIM = 2**40
 INVALID = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, MemoryError, RecursionError)
 MOST_CLIENTS = 10**7  # arrays with a number per client are made before anything else is known of a run
+
+
+class UnknownMethod(InvalidInput):
+    """A method whose class is not known at this node."""
+
+
+def find_method(name: str, passed: Sequence[type[Method]] = ()) -> type[Method]:
+    """Return the class of that name: the library's, a passed one, or an installed distribution's."""
+    own = {method.__name__: method for method in passed}
+    builtin = getattr(library, name, None) if name in library.__all__ else None
+    if builtin is not None:
+        if own.get(name, builtin) is not builtin:
+            raise InvalidInput(f"fedscaffold has a method called {name}; give your class another name")
+        return builtin
+    if name in own:
+        return own[name]
+    for found in entry_points(group=GROUP, name=name):
+        try:
+            return found.load()
+        except (ImportError, AttributeError) as error:
+            raise UnknownMethod(f"the method {name} is advertised as {found.value!r}, but: {error}") from error
+    raise UnknownMethod(
+        f"the method {name} is not known here: install the package that advertises it under the entry point group "
+        f"{GROUP!r}, or pass its class to the client's app, client_app(..., methods=[{name}])"
+    )
+
+
+def check_method(method: Method) -> None:
+    """Raise if clients could not build the method from its class name and its settings."""
+    if not dataclasses.is_dataclass(method) or isinstance(method, type) or not hasattr(method, "update_clients"):
+        raise InvalidInput(
+            "method must be a dataclass with the interface of fedscaffold.core.protocols.Method, such as "
+            f"Scaffold(step_size=0.05, local_steps=100); got {method!r}"
+        )
+    kind, description = type(method), describe_method(method)
+    if message_length(method, 1) != 1:
+        raise InvalidInput(
+            f"{kind.__name__} cannot run on a federation, since its messages are longer than a model; use "
+            "Scaffold, Scallion or ProxSkip"
+        )
+    find_method(kind.__name__, [kind])
+    try:
+        text = json.dumps(description, allow_nan=False, default=plain_number)
+        rebuilt = build_method(json.loads(text), [kind])
+        same = all(getattr(rebuilt, name) == value for name, value in description["settings"].items())
+    except (TypeError, ValueError, AttributeError):
+        same = False
+    if not same:
+        raise InvalidInput(
+            f"{kind.__name__} cannot run on a federation, since clients cannot build it from JSON: its fields "
+            "must be numbers, text, or sequences of them that it accepts as lists"
+        )
+
+
+def describe_method(method: Any) -> dict[str, Any]:
+    """Return class name and settings of a method, from which `build_method` makes an equal one."""
+    settings = {field.name: getattr(method, field.name) for field in dataclasses.fields(method) if field.init}
+    return {"name": type(method).__name__, "settings": settings}
+
+
+def build_method(description: dict[str, Any], passed: Sequence[type[Method]] = ()) -> Method:
+    """Return the method that `describe_method` described; raise if its class is not known."""
+    return find_method(description["name"], passed)(**description["settings"])
+
+
+def plain_number(item: Any) -> Any:
+    """Return a NumPy number as Python's, for JSON; raise TypeError for anything else."""
+    if isinstance(item, np.generic):
+        return item.item()
+    raise TypeError(f"{item!r} is not a number or text")
 
 
 @lru_cache(maxsize=64)
@@ -59,9 +137,6 @@ class RunConfig:
     privacy
         Clipping and noise of every local step, which protect records, or of messages, which protect clients; none
         by default.
-    schedule
-        Changes of step size and local steps while the run goes on, each as (round, step_size, local_steps): from
-        that round on. It may grow from request to request, so a run's identity does not depend on it.
 
     Examples
     --------
@@ -81,7 +156,6 @@ class RunConfig:
     dim: int
     seed: int = 0
     batches: Batches = field(default_factory=Batches)
-    schedule: tuple[tuple[int, float, int], ...] = ()
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
@@ -100,14 +174,6 @@ class RunConfig:
         self.method.participants(self.n_clients)  # both raise for settings that do not fit n_clients
         self.method.local_step_counts(self.n_clients, np.full(1, 0.5))
 
-    def method_at(self, round: int) -> Method:
-        """Return the method with the step size and local steps of a round."""
-        changes = [change for change in self.schedule if change[0] <= round]
-        if not changes:
-            return self.method
-        _, step_size, local_steps = changes[-1]
-        return dataclasses.replace(self.method, step_size=step_size, local_steps=local_steps)  # type: ignore[type-var]
-
     def round_info(self, round: int) -> RoundInfo:
         """Return the cohort and the uniform number of a round, the same as in `fedscaffold.run`.
 
@@ -124,7 +190,7 @@ class RunConfig:
 
     def local_steps_of(self, client: int, round: int) -> int:
         """Return H_c, the number of local steps of a client in a round."""
-        counts = self.method_at(round).local_step_counts(self.n_clients, _round_uniform(self.seed, round))[0]
+        counts = self.method.local_step_counts(self.n_clients, _round_uniform(self.seed, round))[0]
         return int(counts[client if counts.size > 1 else 0])
 
     @cached_property
@@ -150,7 +216,7 @@ class RunConfig:
     @cached_property
     def digest(self) -> str:
         """SHA-256 digest of all fields, the name included."""
-        return hashlib.sha256(dataclasses.replace(self, schedule=()).to_json().encode()).hexdigest()
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
         """Return JSON text from which `from_json` makes an equal configuration."""
@@ -165,7 +231,6 @@ class RunConfig:
             "dim": self.dim,
             "seed": self.seed,
             "batches": dataclasses.asdict(self.batches),
-            **({"schedule": self.schedule} if self.schedule else {}),
         }
         if self.privacy is not None:
             level = {"level": "client"} if isinstance(self.privacy, ClientLevel) else {}
@@ -193,9 +258,9 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
     try:
         found = json.loads(text)
         method = build_method(found.pop("method"), methods)
-        schedule, privacy = _schedule(found.pop("schedule", [])), found.pop("privacy", None)
+        privacy = found.pop("privacy", None)
         return RunConfig(
-            method=method, batches=Batches(**found.pop("batches")), schedule=schedule,
+            method=method, batches=Batches(**found.pop("batches")),
             privacy=None if privacy is None else _privacy(privacy), **found,
         )  # fmt: skip
     except InvalidInput:
@@ -210,15 +275,3 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
 def _privacy(values: dict[str, Any]) -> Privacy:
     level = values.pop("level", "record")
     return (ClientLevel if level == "client" else RecordLevel)(**values)
-
-
-def _schedule(items: Any) -> tuple[tuple[int, float, int], ...]:
-    """Return changes of step size and local steps after checks, in ascending order of rounds."""
-    found = [
-        (whole_number("round", t, least=0), positive("step_size", gamma), whole_number("local_steps", h, least=1))
-        for t, gamma, h in items
-    ]
-    rounds = [change[0] for change in found]
-    if rounds != sorted(set(rounds)):
-        raise InvalidInput("the rounds of a schedule must ascend")
-    return tuple(found)

@@ -12,8 +12,8 @@ from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.federation.client.answer import Site, answer_hello, answer_request
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.task import LocalTask, ProblemTask
-from fedscaffold.federation.known_methods import find_method
 from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.federation.run_config import find_method
 from fedscaffold.flower import wire
 
 CLIENT_KEY, STATE_DIR_KEY, POLICY_KEY = "partition-id", "state-dir", "policy"  # of a node's configuration

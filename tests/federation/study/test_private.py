@@ -12,7 +12,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.federation import Study
-from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.study import private
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import PHASES, allowed, blocks_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedscaffold.federation import Study, StudyPlan
-from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import StudySite

@@ -7,15 +7,15 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Method
-from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.requests import handle_request
+from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.client.task import LocalTask
-from fedscaffold.federation.known_methods import UnknownMethod
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import ClientHello, ClientRefused, Reply
 from fedscaffold.federation.payloads import Decode, Payload, pack_hello, pack_reply, plain_vector, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.federation.run_config import UnknownMethod
 
 
 @dataclass(frozen=True, kw_only=True)

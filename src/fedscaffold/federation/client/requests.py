@@ -10,18 +10,18 @@ import numpy as np
 
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.types import Array, ExchangedGradients
-from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.protection import check_protection, message_protection, pay
-from fedscaffold.federation.client.state import (
+from fedscaffold.federation.client.store import (
+    ClientStateFile,
     LostState,
     PendingUpdate,
     SentGradient,
+    SiteFolder,
     StoredClientState,
     initial_stored_state,
     reconcile,
 )
-from fedscaffold.federation.client.store import SiteStore, StateFile
 from fedscaffold.federation.client.task import HasFingerprint, LocalTask, OpensPrivately
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest, place_of
@@ -34,7 +34,7 @@ DEFAULT_POLICY = SitePolicy()
 def handle_request(
     request: TrainRequest,
     task: LocalTask,
-    state_dir: str | os.PathLike[str] | SiteStore,
+    state_dir: str | os.PathLike[str] | SiteFolder,
     policy: SitePolicy = DEFAULT_POLICY,
 ) -> ClientUpdate | StateLost:
     """Compute the answer to a request if the site's policy allows it, and store it before it is sent.
@@ -50,7 +50,7 @@ def handle_request(
     task
         The client's task.
     state_dir
-        The site's folder, on a disk that outlives the node; or another store of client states.
+        The site's folder, on a disk that outlives the node.
     policy
         The site's policy.
 
@@ -86,7 +86,7 @@ def handle_request(
             RefusalCode.BAD_REQUEST,
             f"client {request.client} does not take part in round {request.round} of {config.name}",
         )
-    site: SiteStore = SiteFolder(state_dir) if isinstance(state_dir, str | os.PathLike) else state_dir
+    site = state_dir if isinstance(state_dir, SiteFolder) else SiteFolder(state_dir)
     task = policy.usable(task, site.secret if policy.keep_back else b"")
     if task.dim != config.dim:
         raise Refusal(
@@ -122,7 +122,7 @@ def handle_request(
 
 
 def _gradient(
-    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
+    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: ClientStateFile,
     policy: SitePolicy,
 ) -> Array:  # fmt: skip
     """Return the gradient at θ, from the stored state if the request was answered before."""
@@ -139,7 +139,7 @@ def _gradient(
 
 
 def _local_steps(
-    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
+    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: ClientStateFile,
     policy: SitePolicy, paid: Callable[[], None],
 ) -> Array:  # fmt: skip
     """Return the message after local steps, from the stored state if the request was answered before."""
@@ -161,9 +161,7 @@ def _local_steps(
             own = block.gradients(request.server, info)
             exchanged = ExchangedGradients(own, own[:, 0])
         result = block.run_local_steps(stored.client_state, request.server, info, exchanged)
-    update = PendingUpdate(
-        request.round, request.history, mean_gradient, result.sent, result.remembered, request.server
-    )
+    update = PendingUpdate(request.round, request.history, mean_gradient, result.sent, request.server)
     file.save(stored._replace(answers=stored.answers + 1, pending=update))
     return update.sent
 
@@ -177,7 +175,7 @@ def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractCo
             raise Refusal(RefusalCode.POLICY_METHOD, "the site's kind of training cannot clip single records")
         open_task = partial(task.open_privately, privacy=config.privacy, seed=seed, client=client)
     return open_block(
-        config.method_at(request.round), open_task, config.batches,
+        config.method, open_task, config.batches,
         weights=np.ones(1), n_clients=config.n_clients, seed=config.seed, first=client,
         protect=message_protection(request),
     )  # fmt: skip
@@ -204,7 +202,7 @@ def _check_answers(stored: StoredClientState, policy: SitePolicy) -> None:
         )
 
 
-def _check_data(stored: StoredClientState, data: str, policy: SitePolicy, site: SiteStore) -> None:
+def _check_data(stored: StoredClientState, data: str, policy: SitePolicy, site: SiteFolder) -> None:
     """Raise or warn if the data differ from the client's first answer, as the policy says."""
     if stored.data == data:
         return

@@ -84,7 +84,7 @@ class StateBackup:
             some = known[rows]
             sent = np.stack([counted[client] for client in some])[None]
             block = stack_states([states[client] for client in some])
-            updated = config.method_at(before.round).update_clients(block, sent, before.server, after.server)
+            updated = config.method.update_clients(block, sent, before.server, after.server)
             for name, values in updated._asdict().items():
                 vectors |= {f"{client}/{name}": values[0, k] for k, client in enumerate(some)}
         write_vectors(self._path(before.round), vectors, _owner(config, after.run, after.history, before.resets))

@@ -116,7 +116,7 @@ def check_states(
     clients = [client for client in sorted(sent) if states.get(client) is not None]
     if outlier_factor is None or not config.has_client_state or not clients:
         return States({}, {}, 0.0)
-    w, method = weights[clients], config.method_at(ledger.round)
+    w, method = weights[clients], config.method
     counted = dict(sent)
     shares: dict[int, float] = {}
     spread = 0.0

@@ -171,7 +171,7 @@ def weighted_mean(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, 
 def aggregate(config: RunConfig, ledger: Ledger, counted: Mapping[int, Array], weights: Array) -> Any:
     """Return the method's server state after a round that counts these vectors."""
     mean, share = weighted_mean(counted, weights)
-    return config.method_at(ledger.round).aggregate(ledger.server, mean, share)
+    return config.method.aggregate(ledger.server, mean, share)
 
 
 def stack_states(states: Sequence[Any]) -> Any:
@@ -200,7 +200,7 @@ def close_round(
     if has_diverged(server, limit):
         sizes = [WorstClient(float(np.abs(vector).max()), client) for client, vector in sorted(counted.items())]
         worst = max(sizes, key=lambda client: client.size)
-        raise diverged(config.method_at(ledger.round), ledger.round + 1, worst)
+        raise diverged(config.method, ledger.round + 1, worst)
     clients = sorted(counted)
     last_counted, counted_scale = ledger.last_counted.copy(), ledger.counted_scale.copy()
     last_counted[clients] = ledger.round

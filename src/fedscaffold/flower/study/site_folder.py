@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import path_of, read_text
-from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import MEANING, Refusal, RefusalCode
