@@ -1,6 +1,7 @@
 """`fedscaffold conformance`: put an implementation of Scaffold, one's own or a published one, through checks."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.cli.options import AsJson, imported
 from fedscaffold.conformance import check, check_options
 from fedscaffold.conformance.adapters import LIBRARIES
-from fedscaffold.conformance.adapters.environment import check_library, default_folder
+from fedscaffold.conformance.adapters.environment import check_library, default_folder, modules_of
 from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import InvalidInput
 
@@ -17,6 +18,7 @@ EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold conformance --against declearn\n\n"
     "  fedscaffold conformance my_package.my_module:MyScaffold\n\n"
+    "  fedscaffold conformance --against pfllib --source ../PFLlib\n\n"
     '  fedscaffold conformance --against nvflare --only "control variates sum to zero" --only "lost replies"\n\n'
     f"Libraries: {', '.join(LIBRARIES)}. Exit codes: 0 no check failed, 1 some did, 2 wrong options, or "
     "a library that could not be installed."
@@ -30,6 +32,9 @@ def command(
     ] = None,
     against: Annotated[
         str | None, typer.Option(help="A published library, in an environment that is made for it.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="A checkout of a library that is on no package index, such as pfllib.")
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be repeated.")] = None,
     tolerance: Annotated[float, typer.Option(help="Distances up to this are zero; 1e-4 suits float32.")] = 1e-8,
@@ -46,8 +51,9 @@ def command(
             raise InvalidInput("give either module:Class of your own or --against a library")
         if against is not None:
             library = choice("against", against, tuple(LIBRARIES))
+            modules_of(library, source)
             default_folder().mkdir(parents=True, exist_ok=True)
-            report = check_library(library, folder=default_folder(), **options)
+            report = check_library(library, folder=default_folder(), source=source, **options)
         else:
             module, _, name = str(implementation).partition(":")
             if not (module and name):

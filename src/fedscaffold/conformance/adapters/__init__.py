@@ -33,14 +33,16 @@ class Library:
     """
 
     adapter: str  # the class in the library's module of this folder
-    release: str  # package and version, which is installed without its dependencies
+    release: str  # package and version, which is installed without its dependencies; empty for a checkout
     needs: str  # packages that the checked parts import, as arguments of pip install
     implements: str  # the parts of the library that are checked
+    repository: str = ""  # of a library that is on no package index, of which a checkout is given
+    folder: str = ""  # of that checkout, with the modules that the adapter imports
 
     @property
     def version(self) -> str:
-        """The version of the library."""
-        return self.release.split("==")[1]
+        """The version of the library; empty for a checkout, whose version is its commit."""
+        return self.release.partition("==")[2]
 
 
 TORCH = "torch==2.13.0 numpy==2.3.5"
@@ -92,7 +94,25 @@ LIBRARIES = {
         "substratools==1.0.0 tqdm==4.70.1",
         "algorithms.pytorch.TorchScaffoldAlgo, strategies.Scaffold",
     ),
-}
+    "fl-bench": Library(
+        "FLBenchScaffold", "",
+        f"{TORCH} omegaconf==2.3.1 hydra-core==1.3.2 pandas==3.1.1 pillow==13.0.0 rich==13.9.4 "
+        "scikit-learn==1.9.1",
+        "src.server.scaffold, src.client.scaffold", "github.com/KarhouTam/FL-bench",
+    ),
+    "flower-niid-bench": Library(
+        "FlowerNiidBenchScaffold", "", f"{TORCH} flwr==1.22.0 hydra-core==1.3.2",
+        "niid_bench.client_scaffold, server_scaffold, strategy", "github.com/adap/flower", "baselines/niid_bench",
+    ),
+    "niid-bench": Library(
+        "NIIDBenchScaffold", "", f"{TORCH} scikit-learn==1.9.1",
+        "experiments.local_train_net_scaffold", "github.com/Xtra-Computing/NIID-Bench",
+    ),
+    "pfllib": Library(
+        "PFLlibScaffold", "", f"{TORCH} h5py==3.16.0 matplotlib==3.11.2 scikit-learn==1.9.1",
+        "flcore.servers.serverscaffold, flcore.clients.clientscaffold", "github.com/TsingZ0/PFLlib", "system",
+    ),
+}  # fmt: skip
 """The libraries by name."""
 
 
@@ -121,5 +141,5 @@ def adapter(name: str) -> Start:
     Traceback (most recent call last):
     fedscaffold.core.errors.InvalidInput: library must be one of 'declearn', ...
     """
-    module = import_module(f"{__name__}.{choice('library', name, tuple(LIBRARIES))}")
+    module = import_module(f"{__name__}.{choice('library', name, tuple(LIBRARIES)).replace('-', '_')}")
     return cast(Start, getattr(module, LIBRARIES[name].adapter))

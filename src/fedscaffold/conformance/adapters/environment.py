@@ -11,7 +11,7 @@ from pathlib import Path
 from fedscaffold.conformance.adapters import LIBRARIES
 from fedscaffold.conformance.report import Report
 from fedscaffold.core.checks import choice
-from fedscaffold.core.errors import FedScaffoldError
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.files import write_text
 
 READY = "ready.json"
@@ -35,7 +35,7 @@ def make_environment(name: str, folder: Path) -> Path:
     An existing environment with the same requirements is used as it is.
     """
     library = LIBRARIES[choice("library", name, tuple(LIBRARIES))]
-    home = folder / f"{name}-{library.version}"
+    home = folder / (f"{name}-{library.version}" if library.release else name)
     python = home / "bin" / "python"
     wanted = json.dumps([library.release, library.needs])
     ready = home / READY
@@ -44,7 +44,8 @@ def make_environment(name: str, folder: Path) -> Path:
         install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--prefer-binary"]
         failure = f"{name} could not be installed"
         _run([*install, "--retries", "1", "--extra-index-url", CPU_BUILDS, *library.needs.split()], failure)
-        _run([*install, "--no-deps", library.release], failure)
+        if library.release:
+            _run([*install, "--no-deps", library.release], failure)
         write_text(ready, wanted)
     packages = next((home / "lib").glob("python*/site-packages"))
     link, source = packages / "fedscaffold", Path(__file__).parents[2]
@@ -54,15 +55,44 @@ def make_environment(name: str, folder: Path) -> Path:
     return python
 
 
+def modules_of(name: str, source: Path | None) -> list[str]:
+    """Return the folder with the modules of a checkout, in a list that is empty for a library of a package index.
+
+    Raises
+    ------
+    InvalidInput
+        If a checkout is missing, is given to a library that needs none, or does not hold the library.
+    """
+    library = LIBRARIES[name]
+    if library.release:
+        if source is not None:
+            raise InvalidInput(f"{name} is installed from the package index; leave source=... out")
+        return []
+    if source is None:
+        raise InvalidInput(f"{name} is on no package index; give source=..., a checkout of {library.repository}")
+    modules = source.resolve() / library.folder
+    if not modules.is_dir():
+        raise InvalidInput(
+            f"source={str(source)!r} is no checkout of {library.repository}: it has no {modules.name}"
+        )
+    return [str(modules)]
+
+
 def check_library(
-    name: str, *, folder: Path, tolerance: float = 1e-8, seed: int = 0, only: Sequence[str] | None = None
+    name: str,
+    *,
+    folder: Path,
+    source: Path | None = None,
+    tolerance: float = 1e-8,
+    seed: int = 0,
+    only: Sequence[str] | None = None,
 ) -> Report:
     """Run `conformance.check` on a library in its environment, which is created if it is missing."""
+    modules = modules_of(choice("library", name, tuple(LIBRARIES)), source)
     python = make_environment(name, folder)
     options = json.dumps({"tolerance": tolerance, "seed": seed, "only": None if only is None else list(only)})
-    printed = _run(
-        [str(python), "-m", "fedscaffold.conformance.adapters", name, options], f"{name} could not be run"
-    )
+    command = [str(python), "-m", "fedscaffold.conformance.adapters", name, options, *modules]
+    printed = _run(command, f"{name} could not be run")
     return Report.from_dict(json.loads(printed.splitlines()[-1]))
 
 
