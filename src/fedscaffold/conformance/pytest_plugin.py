@@ -6,13 +6,12 @@ its entry of the report, and checks that the adapter does not support are skippe
 
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedscaffold.conformance import check
-from fedscaffold.conformance.checks import CHECKS
-from fedscaffold.conformance.report import Report
+if TYPE_CHECKING:  # pytest loads this file in every project where fedscaffold is installed: it loads nothing else
+    from fedscaffold.conformance.report import Report
 
 OPTION, TOLERANCE = "--scaffold-conformance", "--scaffold-tolerance"
 
@@ -34,6 +33,8 @@ def pytest_collection(session: pytest.Session) -> None:
         adapter = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise pytest.UsageError(f"{OPTION} {given}: {error}; give module:adapter") from None
+    from fedscaffold.conformance import check
+
     session.config.stash[_REPORT] = lambda: check(adapter, tolerance=session.config.getoption(TOLERANCE))
 
 
@@ -49,10 +50,10 @@ def pytest_collection_modifyitems(
 class Conformance(pytest.Collector):
     """All checks of one implementation, which run once, when the first of their tests does."""
 
-    _report: Report | None = None
+    _report: "Report | None" = None
 
     @property
-    def report(self) -> Report:
+    def report(self) -> "Report":
         """The report of all checks."""
         if self._report is None:
             self._report = self.config.stash[_REPORT]()
@@ -60,6 +61,8 @@ class Conformance(pytest.Collector):
 
     def collect(self) -> Iterator["ConformanceTest"]:
         """Yield one test for each check."""
+        from fedscaffold.conformance.checks import CHECKS
+
         for name in CHECKS:
             yield ConformanceTest.from_parent(self, name=name)
 
