@@ -143,14 +143,14 @@ class Rounds:
         cov = np.zeros((*start.shape[:2], d, d))
         found, scale = np.zeros_like(cov), (m.gamma**2 * self.factors)[:, None, None, None]
         for h in range(1, int(m.steps.max()) + 1):
-            local[..., 1:, 1:] = cov + S @ start[..., z, z] @ _t(S)
+            local[..., 1:, 1:] = cov + S @ start[..., z, z] @ transposed(S)
             if not m.anchored:
                 crossed = S @ start[..., z, t]
-                local[..., 1:, 1:] += start[..., t, t] + crossed + _t(crossed)
+                local[..., 1:, 1:] += start[..., t, t] + crossed + transposed(crossed)
                 local[..., 0, 0] = start[..., 0, 0]
                 local[..., 1:, 0] = start[..., t, 0] + (S @ start[..., z, :1])[..., 0]
                 local[..., 0, 1:] = local[..., 1:, 0]
-            cov = step @ cov @ _t(step) + scale * self.q.covariances(local)
+            cov = step @ cov @ transposed(step) + scale * self.q.covariances(local)
             S = step @ S + np.eye(d)
             if m.probabilities is None:
                 found[m.steps == h] = cov[m.steps == h]
@@ -236,7 +236,7 @@ class Rounds:
     def noise(self, second: Array) -> tuple[Array, Array]:
         """Return Cov of the messages' noise, and of −γ times the noise of exchanged gradients, each (N, d, d)."""
         m, w, (N, d) = self.method, self.q.weights, self.q.slopes.shape
-        start = self.inputs @ second @ _t(self.inputs)
+        start = self.inputs @ second @ transposed(self.inputs)
         exchanged = np.zeros_like(self.step)
         if m.noisy_exchange:
             at_theta = np.broadcast_to(second[: 1 + d, : 1 + d], (N, 1, 1 + d, 1 + d))
@@ -409,6 +409,6 @@ def _spread(reach: Array, cov: Array) -> Array:
     return right.reshape(size, -1) @ reach.reshape(size, -1).T
 
 
-def _t(matrices: Array) -> Array:
+def transposed(matrices: Array) -> Array:
     """Return the transposes of matrices in the last two axes."""
     return np.swapaxes(matrices, -1, -2)

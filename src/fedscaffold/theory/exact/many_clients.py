@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.exact.dense import LARGEST, doubled, doubled_powers, no_plateau, solve
+from fedscaffold.theory.exact.dense import LARGEST, doubled, doubled_powers, no_plateau, solve, transposed
 from fedscaffold.theory.exact.local_steps import Powers, Steps, accumulate, mean_path, steps
 from fedscaffold.theory.exact.quadratic import Quadratic
 
@@ -201,10 +201,10 @@ class ManyClients:
             both = gains @ noise.swapaxes(0, 1).reshape(d, -1)
             both += pushes @ (U * self.reach[part][:, None, :]).swapaxes(0, 1).reshape(d, -1)
             mixed = (both.reshape(M, d, -1, d) * self.shares(part)[:, None]).sum(axis=0)  # (d, k, d)
-            theta_eta[part] = _t(U) @ mixed.swapaxes(0, 1)
+            theta_eta[part] = transposed(U) @ mixed.swapaxes(0, 1)
         fed = self.reach[:, :, None] * theta_eta * own_c[:, None, :]
-        theta = self.reach[:, :, None] * (_t(own.U) @ cov_theta @ own.U) * self.reach[:, None, :]
-        return Law(P, cov_theta, theta_eta, (fed + _t(fed) + theta + self.gamma**2 * Q) * shares)
+        theta = self.reach[:, :, None] * (transposed(own.U) @ cov_theta @ own.U) * self.reach[:, None, :]
+        return Law(P, cov_theta, theta_eta, (fed + transposed(fed) + theta + self.gamma**2 * Q) * shares)
 
     # noise
 
@@ -235,8 +235,8 @@ class ManyClients:
             k = k / self.H
             a = a + k
             mixed = a[..., :, None] * law.theta_eta[at][:, None] * k[..., None, :]
-            cov += k[..., :, None] * law.eta[at][:, None] * k[..., None, :] - mixed - _t(mixed)
-        cov += a[..., :, None] * (_t(own.U) @ law.cov_theta @ own.U)[:, None] * a[..., None, :]
+            cov += k[..., :, None] * law.eta[at][:, None] * k[..., None, :] - mixed - transposed(mixed)
+        cov += a[..., :, None] * (transposed(own.U) @ law.cov_theta @ own.U)[:, None] * a[..., None, :]
         cov += first[..., :, None] * first[..., None, :]
         second[..., 0, 0] = 1.0
         second[..., 1:, 0] = second[..., 0, 1:] = first
@@ -407,7 +407,7 @@ class Way:
     def law(self, at: Moment) -> Law:
         """Return the law of θ and η_c before a round."""
         U, (M, d, _) = self.many.powers.U, self.many.system.J.shape
-        theta_eta = _t(U) @ at.with_states.reshape(len(U), M, d, d).sum(axis=1)
+        theta_eta = transposed(U) @ at.with_states.reshape(len(U), M, d, d).sum(axis=1)
         return Law(at.P, self.many.system.cov_theta(at.P), theta_eta, at.eta)
 
     def noise_at(self, at: Moment, theta: Array, ahead: Array, guess: Noise, share: float) -> Noise:
@@ -440,8 +440,8 @@ class Way:
         X = (c * at.with_states + J @ (own.U @ law.theta_eta)) * keep[:, None]
         X += (with_theta @ own.U) * reach[:, None] + spread @ (many.gamma**2 * many.q.weights[:, None, None] * Q)
         fed = reach[:, :, None] * law.theta_eta * keep[:, None, :]
-        eta = keep[:, :, None] * at.eta * keep[:, None, :] + fed + _t(fed) + many.gamma**2 * Q
-        eta += reach[:, :, None] * (_t(own.U) @ law.cov_theta @ own.U) * reach[:, None, :]
+        eta = keep[:, :, None] * at.eta * keep[:, None, :] + fed + transposed(fed) + many.gamma**2 * Q
+        eta += reach[:, :, None] * (transposed(own.U) @ law.cov_theta @ own.U) * reach[:, None, :]
         return Moment(P, X, eta)
 
     @cached_property
@@ -474,8 +474,3 @@ def lagrange(points: Array, x: Array) -> Array:
     exact = off == 0.0
     terms = barycentric.reshape(shape) / np.where(exact, 1.0, off)
     return np.where(exact.any(axis=0), exact.astype(np.float64), terms / terms.sum(axis=0))
-
-
-def _t(matrices: Array) -> Array:
-    """Return the transposes of matrices in the last two axes."""
-    return np.swapaxes(matrices, -1, -2)
