@@ -186,8 +186,8 @@ def _saturation(budget: Budget) -> list[StatementRow]:
             claim = f"Section 6: the speed-up has no end for quadratic losses; {ends}"
             found.append(close("Corollary 4.10", claim, setting, 10.0, ratio, 0.15 * budget.loosen))
         else:
-            claim = f"Section 6: saturation, ten times the clients remove less than half of the plateau; {ends}"
-            # more clients stop helping where squared bias and noise are equal; 1 + 1 over 1 + 1/10 is the ratio there
+            claim = f"Section 6: saturation, more than half of the plateau is bias, which stays; {ends}"
+            # if bias and noise are equal for N clients, ten times as many have 1 + 1/10 of what was 1 + 1
             limit = Bound(20.0 / 11.0, (), "Corollary 4.10")
             found.append(bounded(claim, setting, ratio, [limit]))
     return found
