@@ -30,7 +30,7 @@ experiments.logger = logging.getLogger("niid-bench")
 experiments.logger.disabled = True  # it writes two lines per party and round
 
 
-class Loss(torch.nn.Module):
+class QuadraticLoss(torch.nn.Module):
     """The quadratic loss in the place of the cross-entropy, whose targets are whole numbers."""
 
     def __init__(self, targets: Any) -> None:
@@ -53,7 +53,7 @@ class NIIDBenchScaffold:
         zero = TorchLinearModel(0.0 * task.theta0)
         self.c_global, self.c_nets = zero, {c: copy.deepcopy(zero) for c in range(task.n_clients)}
         tables = [records(task, c, count) for c, count in enumerate(self.counts)]
-        self.loss, first = Loss(torch.cat([y for _, y in tables])), 0
+        self.loss, first = QuadraticLoss(torch.cat([y for _, y in tables])), 0
         self.loaders = []
         for (x, _), count in zip(tables, self.counts, strict=True):
             data = TensorDataset(x, torch.arange(first, first + count))
