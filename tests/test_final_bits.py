@@ -1,8 +1,9 @@
 """The final models of every method, problem and engine on small cases, compared with values kept in a file.
 
-On a machine like one of those in the file (processor features, versions of NumPy and JAX) the bits must be
-equal; elsewhere the numbers must agree to ten digits. `python -m tests.test_final_bits` writes the file again, for
-this machine alone, which is right only for a change that is listed under "Numbers that change" in CHANGELOG.md.
+On a machine like one of those in the file (processor features, versions of NumPy and JAX, the kernels that its
+BLAS chose) the bits must be equal; elsewhere the numbers must agree to ten digits.
+`python -m tests.test_final_bits` writes the file again, for this machine alone, which is right only for a change
+that is listed under "Numbers that change" in CHANGELOG.md.
 Cases that take long to compile are marked slow where others of the same engine and problem are not.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from threadpoolctl import threadpool_info
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
@@ -238,6 +240,7 @@ def _machine() -> dict[str, str]:
     packages = ("numpy", "scipy", "jax", "optax", "scikit-learn")
     return {
         "processor": f"{platform.system()} {platform.machine()} {' '.join(features)}",
+        "blas": " ".join(sorted({b["architecture"] for b in threadpool_info() if b["user_api"] == "blas"})),
         **{name: version(name) for name in packages},
     }
 
