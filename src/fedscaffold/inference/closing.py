@@ -11,8 +11,8 @@ from fedscaffold.core.checks import positive, shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.inference.diagnosis import check_determined
-from fedscaffold.inference.families import family_of
 from fedscaffold.inference.sums import ClosingSums, symmetric
+from fedscaffold.problems.families import family_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

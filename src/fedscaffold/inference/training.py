@@ -8,12 +8,12 @@ once. No decision needs the optimum: step size, local steps and when to stop fol
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import choice, given, positive
+from fedscaffold.core.checks import given, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
@@ -22,6 +22,9 @@ from fedscaffold.inference.diagnosis import check_not_separated
 from fedscaffold.inference.sums import ClosingSums
 
 Trainer = Literal["auto", "newton", "scaffold"]
+TRAINERS = ("Scaffold", "Newton's method")
+TOLERANCE = "se:0.05"
+MAX_EXCHANGES = 500
 ROUNDING = 1e-12  # relative error below which rounding hides the distance
 CLOSE_ENOUGH = 1e-5  # relative error from which one Newton step leaves about its square, 1e-10
 CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
@@ -41,8 +44,12 @@ class NotFinite(InvalidInput):
     """Sums at a model that are not finite, or too large to be added up: the model is too far off."""
 
 
-class ClosingSource(Protocol):
-    """Closing sums over all clients at a model; every call is one exchange with all of them."""
+class Sums(Protocol):
+    """All sums that a training asks for; every call is one exchange with all clients."""
+
+    @property
+    def dim(self) -> int:
+        """Number of coefficients d."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,19 +59,9 @@ class ClosingSource(Protocol):
     def slopes(self) -> NDArray[np.bool_]:
         """Whether each coefficient is a slope, and not an intercept, (dim,)."""
 
-    def penalty(self, sums: ClosingSums) -> Array:
-        """Return the second derivatives of the penalty in units of the sums, (dim,)."""
-
-    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
-        """Return the closing sums at θ, with products of scores if these are asked for."""
-
-
-class Sums(ClosingSource, Protocol):
-    """All sums that a training asks for; every call is one exchange with all clients."""
-
     @property
-    def dim(self) -> int:
-        """Number of coefficients d."""
+    def client_intercepts(self) -> bool:
+        """Whether each client has an intercept that no sum reveals; training is by Newton's method then."""
 
     @property
     def hessians(self) -> bool:
@@ -73,6 +70,20 @@ class Sums(ClosingSource, Protocol):
     @property
     def smoothness(self) -> float:
         """The largest curvature L_c of any client's loss; local steps of size 1/L are stable."""
+
+    @property
+    def exchange_seconds(self) -> float:
+        """Expected duration of an exchange, apart from the clients' work."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Expected duration of a local step on all rows of the slowest client."""
+
+    def penalty(self, sums: ClosingSums) -> Array:
+        """Return the second derivatives of the penalty in units of the sums, (dim,)."""
+
+    def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
+        """Return the closing sums at θ, with products of scores if these are asked for."""
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ), the mean over all rows with the penalty."""
@@ -97,43 +108,10 @@ def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
     return "relative", float(tolerance)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """Choices of a training.
-
-    Parameters
-    ----------
-    trainer
-        "newton", "scaffold", or "auto", which takes what is expected to be faster.
-    tolerance
-        "se:0.05": every coefficient's error of optimisation is at most 5 % of its standard error. A number such as
-        0.005: the distance to the optimum relative to its norm, intercepts left out.
-    max_exchanges
-        Most exchanges before training stops with what it has.
-    exchange_seconds, step_seconds
-        Expected duration of an exchange apart from the clients' work, and of a local step on all rows of the
-        slowest client; they decide between Newton and Scaffold, and how many local steps pay.
-    """
-
-    trainer: Trainer = "auto"
-    tolerance: str | float = "se:0.05"
-    max_exchanges: int = 500
-    exchange_seconds: float = 1.0
-    step_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        choice("trainer", self.trainer, get_args(Trainer))
-
-    @property
-    def se_tolerance(self) -> float | None:
-        """The tolerance in standard errors; None if it is relative to the norm."""
-        unit, value = parse_tolerance(self.tolerance)
-        return value if unit == "se" else None
-
-    def aim(self, *, in_standard_errors: bool) -> float:
-        """Return the tolerance in standard errors, or relative to the norm if errors are not known in these."""
-        unit, value = parse_tolerance(self.tolerance)
-        return RELATIVE_TOLERANCE if unit == "se" and not in_standard_errors else value
+def aim(tolerance: Any, *, in_standard_errors: bool) -> float:
+    """Return the tolerance in standard errors, or relative to the norm if it is not checked in these."""
+    unit, value = parse_tolerance(tolerance)
+    return RELATIVE_TOLERANCE if unit == "se" and not in_standard_errors else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +215,7 @@ class Certifier:
         Number of exchanges.
     """
 
-    source: ClosingSource
+    source: Sums
     first: ClosingSums | None = None
     exchanges: int = 0
     latest: ClosingSums | None = None
@@ -281,9 +259,7 @@ class Certifier:
         return (sums.loss + 0.5 * float(self.source.penalty(sums) @ sums.theta**2)) / sums.rows
 
 
-def newton_path(
-    loss: Callable[[Array], float], certificate: Callable[[Array], Certificate], first: Certificate
-) -> Iterator[Certificate]:
+def newton_path(at: "Certifier | _Training", first: Certificate) -> Iterator[Certificate]:
     """Yield certificates of models that come closer and closer to the optimum, from `first` on.
 
     Each step is halved until the loss decreases by a tenth of what the quadratic model promises, so that the
@@ -298,7 +274,7 @@ def newton_path(
             promised = 2.0 * share * current.decrement
             try:
                 with np.errstate(over="ignore", invalid="ignore"):  # a step may be too long for an exponential
-                    there = loss(theta)
+                    there = at.loss(theta)
             except NotFinite:
                 there = math.inf
             if there <= current.loss - ENOUGH_DECREASE * promised + 1e-13 * abs(current.loss):
@@ -306,7 +282,7 @@ def newton_path(
             share *= 0.5
         else:
             return  # no shorter step helps; the certificate says how far it is
-        current = certificate(theta)
+        current = at.certificate(theta)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -343,8 +319,10 @@ class Trained:
 @one_blas_thread
 def train(
     sums: Sums,
-    settings: TrainingSettings,
     *,
+    trainer: Trainer = "auto",
+    tolerance: str | float = TOLERANCE,
+    max_exchanges: int = MAX_EXCHANGES,
     start: Array | None = None,
     look: Callable[[ErrorPoint], None] = lambda point: None,
 ) -> Trained:
@@ -354,8 +332,8 @@ def train(
     ----------
     sums
         The sums over all clients.
-    settings
-        Trainer, tolerance and costs.
+    trainer, tolerance, max_exchanges
+        As in `fedscaffold.models.FitSettings`.
     start
         A first model near the optimum, from which Newton steps start, (dim,); None to start at 0.
     look
@@ -371,13 +349,15 @@ def train(
     InvalidInput
         If the data do not determine the coefficients, or Newton's method is asked for without Hessians.
     """
-    return _Training(sums, settings, look).run(start)
+    return _Training(sums, trainer, tolerance, max_exchanges, look).run(start)
 
 
 @dataclass
 class _Training:
     sums: Sums
-    settings: TrainingSettings
+    trainer: Trainer
+    tolerance: str | float
+    max_exchanges: int
     look: Callable[[ErrorPoint], None]
     exchanges: int = 0  # besides those of closing sums
     notes: list[str] = field(default_factory=list)
@@ -396,9 +376,9 @@ class _Training:
         theta = np.zeros(self.sums.dim) if start is None else start
         by_newton = start is not None or self._takes_newton()
         first = self.certificate(theta) if by_newton else self._scaffold(theta)
-        for found in newton_path(self.loss, self.certificate, first):
+        for found in newton_path(self, first):
             close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians or _negligible(found)
-            if (self._within_tolerance(found) and close) or self.rounds >= self.settings.max_exchanges:
+            if (self._within_tolerance(found) and close) or self.rounds >= self.max_exchanges:
                 break
         last = found.theta - found.step
         if self.sums.hessians:  # with products of scores for robust standard errors
@@ -429,36 +409,41 @@ class _Training:
         return self.latest[1:]
 
     def _takes_newton(self) -> bool:
-        asked, dim = self.settings.trainer, self.sums.dim
-        if asked == "newton" and not self.sums.hessians:
+        """Return whether to train by Newton's method, and note why."""
+        asked, dim = self.trainer, self.sums.dim
+        if (asked == "newton" or self.sums.client_intercepts) and not self.sums.hessians:
             raise InvalidInput("Newton's method needs sums of Hessians, which are too large or not allowed here")
-        if asked != "auto":
-            self.notes.append("Newton's method was asked for." if asked == "newton" else "Scaffold was asked for.")
-            return asked == "newton"
-        if not self.sums.hessians:
-            self.notes.append(
+        if self.sums.client_intercepts:
+            newton, why = True, "Training is by Newton's method, as client_intercepts requires."
+        elif asked != "auto":
+            newton = asked == "newton"
+            why = f"{TRAINERS[newton]} was asked for."
+        elif not self.sums.hessians:
+            newton = False
+            why = (
                 "Training is by Scaffold: Newton's method needs sums of Hessians, which are too large or not "
                 "allowed here."
             )
-            return False
-        wait, step = self.settings.exchange_seconds, self.settings.step_seconds
-        newton = NEWTON_STEPS * (wait + step * dim / STEPS_PER_HESSIAN)
-        scaffold = SCAFFOLD_ROUNDS * (wait + step * FIRST_LOCAL_STEPS)
-        faster, by = ("Newton's method", newton) if newton < scaffold else ("Scaffold", scaffold)
-        other = max(newton, scaffold)
-        self.notes.append(
-            f"Training is by {faster}: with {dim:,} coefficients it is expected to take {by:.2g} s of exchanges "
-            f"and local work, the other way {other:.2g} s."
-        )
-        return newton < scaffold
+        else:
+            wait, step = self.sums.exchange_seconds, self.sums.step_seconds
+            seconds = NEWTON_STEPS * (wait + step * dim / STEPS_PER_HESSIAN)
+            other = SCAFFOLD_ROUNDS * (wait + step * FIRST_LOCAL_STEPS)
+            newton = seconds < other
+            why = (
+                f"Training is by {TRAINERS[newton]}: with {dim:,} coefficients it is "
+                f"expected to take {min(seconds, other):.2g} s of exchanges and local work, the other way "
+                f"{max(seconds, other):.2g} s."
+            )
+        self.notes.append(why)
+        return newton
 
     def _within_tolerance(self, found: Certificate) -> bool:
-        in_errors = found.error_in_standard_errors
         if found.relative_error <= 10.0 * ROUNDING:  # a perfect fit has standard errors of rounding's size
             return True
-        if self.settings.se_tolerance is not None and in_errors is not None:
-            return in_errors <= self.settings.se_tolerance
-        return found.relative_error <= self.settings.aim(in_standard_errors=False)
+        errors, tolerance = found.error_in_standard_errors, self.tolerance
+        if errors is None or parse_tolerance(tolerance)[0] == "relative":
+            return found.relative_error <= aim(tolerance, in_standard_errors=False)
+        return errors <= aim(tolerance, in_standard_errors=True)
 
     def _report(
         self, relative: float, errors: float | None = None, *, certified: bool = True, method: str
@@ -476,13 +461,13 @@ class _Training:
         """Run stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
         if self.sums.hessians:
             self.certificate(theta)  # finds columns that depend on each other before any long work
-        wait, step = self.settings.exchange_seconds, self.settings.step_seconds
+        wait, step = self.sums.exchange_seconds, self.sums.step_seconds
         search = LocalStepsSearch(seconds_per_round=wait, seconds_per_step=step).affordable()
         step_size = 1.0 / self.sums.smoothness
         norm = float(np.linalg.norm(self.gradient(theta)[0]))
         tried: list[int] = []
         found: Certificate | None = None
-        while self.rounds < self.settings.max_exchanges and norm > 0.0:
+        while self.rounds < self.max_exchanges and norm > 0.0:
             begin, H = theta, search.local_steps
             tried.append(H)
             for _ in range(ROUNDS_PER_STAGE):

@@ -23,27 +23,25 @@ from fedscaffold.data.tables import (
     some,
     value_set,
 )
-from fedscaffold.inference.families import family_of
 from fedscaffold.models.model import Model
-from fedscaffold.problems.families import FAMILIES
+from fedscaffold.problems.families import FAMILIES, Kind
 
 SMALLEST = np.finfo(np.float64).tiny
 
 
-def deviance_metrics(observed: Array, predicted: Array, kind: str) -> dict[str, float]:
+def deviance_metrics(observed: Array, predicted: Array, kind: Kind) -> dict[str, float]:
     """Return mean deviance and D² = 1 − deviance / deviance of a constant; {} unless kind is poisson or gamma."""
-    target = next((each for each in FAMILIES.values() if each.kind == kind), None)
-    if target is None or not target.log_link:
+    family, one = FAMILIES[kind], np.ones(observed.size)
+    if not family.log_link:
         return {}
-    family, one = family_of(kind), np.ones(observed.size)
-    loss = float(target.problem.value(np.log(np.maximum(predicted, SMALLEST)), observed).sum())
+    loss = float(family.problem.value(np.log(np.maximum(predicted, SMALLEST)), observed).sum())
     saturated = family.saturated(observed, one)
     null = family.null_loss(family.null_sums(observed, 0.0 * one, one), float(observed.size)) - saturated
     found = {"mean deviance": 2.0 * (loss - saturated) / observed.size}
     return {**found, "D2": 1.0 - (loss - saturated) / null} if null > 0 else found
 
 
-def regression_metrics(observed: Array, predicted: Array, kind: str = "ridge") -> dict[str, float]:
+def regression_metrics(observed: Array, predicted: Array, kind: Kind = "ridge") -> dict[str, float]:
     """Return root mean squared error, mean absolute error, and R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)² if y varies.
 
     For kinds with a deviance, "poisson" and "gamma", the mean deviance and D² come first.
@@ -83,12 +81,6 @@ def classification_metrics(observed: NDArray[np.int64], probabilities: Array) ->
     n1 = int(observed.sum())
     area = (float(ranks[observed == 1].sum()) - n1 * (n1 + 1) / 2.0) / (n1 * (observed.size - n1))
     return {**found, "AUC": area}
-
-
-def model_metrics(model: Model, table: Any) -> dict[str, float]:
-    """Return metrics of a model on the rows of a pyarrow Table whose target is not missing."""
-    predicted = model.predict(table) if model.classes is None else model.predict_proba(table)
-    return prediction_metrics(model, table, predicted)[0]
 
 
 def prediction_metrics(model: Model, table: Any, predicted: Array) -> tuple[dict[str, float], int]:

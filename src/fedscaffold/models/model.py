@@ -21,6 +21,7 @@ from fedscaffold.data.tables import Label, blocks, by_name, frame_source, pick_a
 from fedscaffold.inference import Coordinates, Summary
 from fedscaffold.inference.summary import summary_from_plain
 from fedscaffold.inference.sums import own_intercept, record_columns
+from fedscaffold.problems.families import Kind
 
 FORMAT = "fedscaffold model 1"
 
@@ -99,7 +100,7 @@ class Model(Summarised):
         return f"Model of {self.encoding.target!r}"
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """Kind of model: "ridge", "logistic", "poisson" or "gamma"."""
         return self.encoding.family.kind
 

@@ -4,7 +4,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, get_args
 
@@ -22,8 +22,8 @@ from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import Summary, summarise_sums
 from fedscaffold.inference.closing import Covariance, check_dispersion
 from fedscaffold.inference.sums import MOST_COEFFICIENTS
-from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, parse_tolerance, train
-from fedscaffold.models.fit import EXCHANGE_SECONDS, LocalSums
+from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, parse_tolerance, train
+from fedscaffold.models.fit import LocalSums
 from fedscaffold.models.private import run_privately
 from fedscaffold.privacy.plan import PrivatePlan, public_plan
 from fedscaffold.privacy.settings import PrivacySettings
@@ -204,13 +204,11 @@ class Federated(BaseEstimator):
                 )  # fmt: skip
                 return Fitted(run_privately(problem, plan, self.verbose or False), None, plan, UNCOVERED)
             sums = LocalSums(problem, names=names, n_intercepts=n_intercepts)
-            settings = TrainingSettings(trainer=self.trainer, tolerance=self.tolerance)
-            if not sums.hessians:  # costs decide how many local steps pay
-                settings = replace(
-                    settings, tolerance=WITHOUT_ERRORS if settings.se_tolerance else self.tolerance,
-                    exchange_seconds=sums.step_seconds + EXCHANGE_SECONDS, step_seconds=sums.step_seconds,
-                )  # fmt: skip
-            found = train(sums, settings, start=None if start is None else start.ravel(), look=self._show)
+            in_errors = parse_tolerance(self.tolerance)[0] == "se"
+            found = train(
+                sums, trainer=self.trainer, start=None if start is None else start.ravel(), look=self._show,
+                tolerance=WITHOUT_ERRORS if in_errors and not sums.hessians else self.tolerance,
+            )  # fmt: skip
         except InvalidInput as error:
             raise InvalidInput(re.sub(r"\bl2\b(=\.\.\.)?", self._penalty, str(error))) from None
         self._warn_if_far(found)

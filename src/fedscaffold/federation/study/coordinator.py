@@ -30,6 +30,7 @@ from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.inference import ClosingSums
 from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_mask
 from fedscaffold.models.coding import Coding
+from fedscaffold.models.fit import NUMBERS_PER_SECOND
 
 
 class Received(NamedTuple):
@@ -218,7 +219,15 @@ class Totals:
         self.coding: Coding = coordinator.plan.coding()
         encoding = self.coding.encoding
         self.dim, self.names = self.coding.dim, encoding.names
+        self.client_intercepts = self.coding.client_intercepts
+        self.exchange_seconds = coordinator.journal.last_seconds
         self.slopes: NDArray[np.bool_] = slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
+
+    @property
+    def step_seconds(self) -> float:
+        """Expected duration of a local step on all rows of a site."""
+        sites = len(self.coordinator.plan.sites)
+        return (self.coordinator.plan.rows or 1000 * sites) / sites * self.dim / NUMBERS_PER_SECOND
 
     @property
     def hessians(self) -> bool:
