@@ -10,6 +10,7 @@ import fedscaffold as fs
 from benchmarks.coverage import coverage
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.inference import (
+    Certificate,
     ClosingSums,
     Coordinates,
     client_sums,
@@ -18,7 +19,7 @@ from fedscaffold.inference import (
     summarise,
 )
 from fedscaffold.inference.sums import ProblemSums
-from fedscaffold.inference.training import Certificate, Certifier, newton_path
+from fedscaffold.inference.training import Certifier, newton_path
 from fedscaffold.problems import Logistic, Multinomial, Poisson, Ridge
 from tests.samples import WEIGHTED_KINDS, weighted
 

@@ -65,7 +65,9 @@ def test_the_noise_is_what_the_accountant_counts() -> None:
 
 def test_the_plan_spends_the_budget_and_no_more() -> None:
     found = private(epsilon=1.5, delta=1e-3)
-    spent = fs.privacy.epsilon(noise_multiplier=found.privacy.noise_multiplier, delta=1e-3, steps=found.privacy.releases)
+    spent = fs.privacy.epsilon(
+        noise_multiplier=found.privacy.noise_multiplier, delta=1e-3, steps=found.privacy.releases
+    )
     assert 1.499 < spent <= 1.5
     assert "(1.5, 0.001)-differentially private" in found.explain()
 

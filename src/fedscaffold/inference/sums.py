@@ -116,6 +116,10 @@ class ClosingSums:
         """Number of coefficients, intercepts of clients not counted."""
         return self.theta.size
 
+    def penalised_loss(self, penalty: Array) -> float:
+        """Return f(θ), the loss per row, from the penalty's second derivatives in units of the sums."""
+        return (self.loss + 0.5 * float(penalty @ self.theta**2)) / self.rows
+
     def blocks(self) -> dict[str, Array]:
         """Return all sums as vectors by name, those of clients to be added up; of matrices the upper triangle."""
         upper = np.triu_indices(self.dim)
@@ -148,6 +152,8 @@ class ClosingSums:
                     found[each.name] = matrix + np.triu(matrix, 1).T
                 elif each.type is Array:
                     found[each.name] = blocks[each.name]
+                    if each.name == "gradient" and found[each.name].shape != theta.shape:
+                        raise ValueError(f"the gradient has {found[each.name].size} entries, not {theta.size}")
                 else:
                     (number,) = blocks[each.name].tolist()
                     found[each.name] = round(number) if each.type is int else number
@@ -197,6 +203,7 @@ class ProblemSums:
     def __init__(
         self, problem: Any, *, names: tuple[str, ...] = (), n_intercepts: int = 0, client_intercepts: bool = False
     ) -> None:
+        family_of(problem.kind)  # raises if it is not a regression
         self.problem, self.names, self.client_intercepts = problem, names, client_intercepts
         self.dim = int(problem.dim)
         self.slopes: NDArray[np.bool_] = slope_mask(problem.vectors, problem.n_features, n_intercepts)
@@ -219,7 +226,6 @@ class ProblemSums:
     @one_blas_thread
     def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
         """Return the closing sums at θ, with products of scores if these are asked for."""
-        family_of(self.problem.kind)
         if self.dim > MOST_COEFFICIENTS:
             raise InvalidInput(
                 f"standard errors need the Hessian of all {self.dim:,} coefficients; at most "

@@ -17,7 +17,7 @@ from fedscaffold.core.checks import given, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import covariance, has_variance, newton_step
+from fedscaffold.inference.closing import ROUNDING, Certificate, newton_step
 from fedscaffold.inference.diagnosis import check_not_separated
 from fedscaffold.inference.sums import ClosingSums
 
@@ -25,7 +25,6 @@ Trainer = Literal["auto", "newton", "scaffold"]
 TRAINERS = ("Scaffold", "Newton's method")
 TOLERANCE = "se:0.05"
 MAX_EXCHANGES = 500
-ROUNDING = 1e-12  # relative error below which rounding hides the distance
 CLOSE_ENOUGH = 1e-5  # relative error from which one Newton step leaves about its square, 1e-10
 CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
 RELATIVE_TOLERANCE = 0.005  # if a tolerance in standard errors cannot be checked, for lack of Hessians
@@ -139,68 +138,6 @@ class ErrorPoint:
     method: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Certificate:
-    """The distance of a model to the optimum, from sums over all clients.
-
-    Parameters
-    ----------
-    theta
-        The model, (dim,).
-    loss
-        The penalised loss per row, f(θ).
-    step
-        A⁻¹g, (dim,): the distance to the optimum, coefficient by coefficient, up to its square.
-    decrement
-        ½ gᵀA⁻¹g: how far f(θ) is above its minimum, up to higher order.
-    slopes
-        Whether each coefficient is a slope, (dim,).
-    standard_errors
-        Standard error of each coefficient, (dim,); None without Hessians, or with too few rows.
-    sums
-        The closing sums; None if clients add up gradients alone.
-    distance
-        Distance to the optimum in standard errors, as in `NewtonStep`; NaN without Hessians.
-    unsolved
-        Bound on the length of the part of `step` that was not solved for.
-    penalty
-        Second derivatives of the penalty in units of the sums, (dim,); None if there are none.
-    """
-
-    theta: Array
-    loss: float
-    step: Array
-    decrement: float
-    slopes: NDArray[np.bool_]
-    standard_errors: Array | None = None
-    sums: ClosingSums | None = None
-    distance: float = math.nan
-    unsolved: float = 0.0
-    penalty: Array | None = None
-
-    @property
-    def error_in_standard_errors(self) -> float | None:
-        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known.
-
-        A distance within the rounding error of the coefficients counts as 0: standard errors of a perfect fit are
-        as small.
-        """
-        if self.standard_errors is None:
-            return None
-        distance = np.abs(self.step)
-        distance = np.where(distance <= ROUNDING * np.abs(self.theta).max(), 0.0, distance)
-        return float((distance / self.standard_errors).max())
-
-    @property
-    def relative_error(self) -> float:
-        """‖A⁻¹g‖ / ‖θ − A⁻¹g‖ over the slopes; at least the rounding error."""
-        norm = float(np.linalg.norm((self.theta - self.step)[self.slopes]))
-        length = float(np.linalg.norm(self.step[self.slopes])) + self.unsolved
-        if length == 0.0:
-            return ROUNDING
-        return max(length / norm, ROUNDING) if norm else math.inf
-
-
 @dataclass
 class Certifier:
     """Losses and certificates from closing sums, which are asked for once at each model.
@@ -229,7 +166,8 @@ class Certifier:
 
     def loss(self, theta: Array) -> float:
         """Return the penalised loss per row at θ."""
-        return self._loss_of(self.sums(theta))
+        sums = self.sums(theta)
+        return sums.penalised_loss(self.source.penalty(sums))
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """Return the certificate of θ; raise as soon as sums show that coefficients are not determined."""
@@ -239,24 +177,12 @@ class Certifier:
         penalty, names = self.source.penalty(sums), self.source.names
         if self.first is not None:
             check_not_separated(sums, self.first, penalty, names)
+        self.first = self.first or sums
         try:
-            newton = newton_step(sums, penalty, names)
+            return newton_step(sums, penalty, names, slopes=self.source.slopes)
         except np.linalg.LinAlgError:
             message = "the sums do not determine the coefficients; pass a positive penalty l2=..."
             raise InvalidInput(message) from None
-        errors = None
-        if has_variance(sums):
-            errors = np.sqrt(np.maximum(np.diagonal(covariance(sums, penalty)), np.finfo(np.float64).tiny))
-        self.first = self.first or sums
-        gradient = sums.gradient + penalty * sums.theta
-        return Certificate(
-            theta=sums.theta, loss=self._loss_of(sums), step=newton.step, slopes=self.source.slopes, sums=sums,
-            decrement=0.5 * float(gradient @ newton.step) / sums.rows, distance=newton.distance,
-            standard_errors=errors, penalty=penalty,
-        )  # fmt: skip
-
-    def _loss_of(self, sums: ClosingSums) -> float:
-        return (sums.loss + 0.5 * float(self.source.penalty(sums) @ sums.theta**2)) / sums.rows
 
 
 def newton_path(at: "Certifier | _Training", first: Certificate) -> Iterator[Certificate]:

@@ -14,20 +14,20 @@ from fedscaffold.core import npz, provenance
 from fedscaffold.core.checks import choice, set_fields, whole_number
 from fedscaffold.core.display import Summarised, rounded_up
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import folder_at, json_value, read_text, replacing, write_text
+from fedscaffold.core.files import folder_at, json_value, read_text, write_text
 from fedscaffold.core.machine import in_file
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
+from fedscaffold.data.tables import load_pyarrow
 from fedscaffold.inference import ClosingSums, Summary, summarise_sums
-from fedscaffold.inference.closing import Covariance, Dispersion, check_dispersion, has_variance
-from fedscaffold.inference.summary import summary_to_plain
+from fedscaffold.inference.closing import Certificate, Covariance, Dispersion, check_dispersion, has_variance
+from fedscaffold.inference.summary import COLUMNS, summary_to_plain
 from fedscaffold.inference.sums import MOST_COEFFICIENTS, ProblemSums, client_intercept
 from fedscaffold.inference.training import (
     MAX_EXCHANGES,
     TOLERANCE,
-    Certificate,
     ErrorPoint,
     Trained,
     Trainer,
@@ -37,6 +37,7 @@ from fedscaffold.inference.training import (
 )
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.coding import Coding, standardize_target
+from fedscaffold.models.metrics import write_table
 from fedscaffold.models.model import Model, column_spread, in_own_units, own_units
 from fedscaffold.privacy.plan import PrivatePlan
 from fedscaffold.problems.newton import PENALISE
@@ -416,11 +417,9 @@ class Fit(Summarised):
         else:
             summary = self.summary()
             write_text(out / SUMMARY, f"{summary}\n")
-            frame = summary.to_frame()
-            with replacing(out / COEFFICIENTS[0]) as temporary:
-                frame.to_csv(temporary)
-            with replacing(out / COEFFICIENTS[1]) as temporary:
-                frame.to_parquet(temporary)
+            columns = {"coefficient": summary.names} | {name: getattr(summary, name) for name in COLUMNS}
+            for name in COEFFICIENTS:
+                write_table(load_pyarrow().table(columns), out / name)
         self.report(out / REPORT)
 
     def _facts(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from fedscaffold.core.display import Progress
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine
 from fedscaffold.data.open import open_problem
+from fedscaffold.data.public import Bounds
 from fedscaffold.data.settings import FitTableSettings, TableKeywords, shared_parameters
 from fedscaffold.inference.closing import Dispersion
 from fedscaffold.inference.training import Trainer
@@ -140,6 +141,6 @@ def fit(
     allowed = {name: value for name, value in given.items() if name in ("kind", "l2", "categorical")}
     refuse_beside_epsilon(given, {**training, **allowed})
     budget = PrivacySettings(epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, rounds=rounds)
-    return private_fit(
-        data, target=target, client=client, settings=budget, bounds=bounds, progress=progress, **allowed
-    )
+    l2 = allowed.pop("l2", "auto")
+    known = Bounds.parse(bounds, target=target, **allowed)
+    return private_fit(data, client=client, settings=budget, bounds=known, l2=l2, progress=progress)

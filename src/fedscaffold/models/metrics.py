@@ -153,12 +153,12 @@ def score_table(model: Model, table: Any, *, unknown: Unknown = "error") -> Scor
     return ScoredTable(load_pyarrow().table(columns), metrics, rows)
 
 
-def write_predictions(predictions: Any, path: Path) -> None:
+def write_table(table: Any, path: Path) -> None:
     """Write a pyarrow Table to a .csv or .parquet file, which is replaced only once the new one is complete."""
     from pyarrow import csv, parquet
 
     with replacing(path) as temporary:
         if path.suffix == ".csv":
-            csv.write_csv(predictions, temporary)
+            csv.write_csv(table, temporary)
         else:
-            parquet.write_table(predictions, temporary)
+            parquet.write_table(table, temporary)

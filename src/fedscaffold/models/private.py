@@ -1,7 +1,6 @@
 """Fit a model under a privacy budget: all that is given away is covered by the budget, or was public before."""
 
 import os
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,25 +11,22 @@ from fedscaffold.data.files import read_table
 from fedscaffold.data.public import Bounds
 from fedscaffold.data.settings import DETECTED, CsvFormat, Penalty
 from fedscaffold.data.tables import frame_source, pick_all
+from fedscaffold.inference.closing import Certificate
 from fedscaffold.inference.sums import slope_mask
-from fedscaffold.inference.training import Certificate, Trained
+from fedscaffold.inference.training import Trained
 from fedscaffold.models.coding import Coding
 from fedscaffold.models.fit import Fit, SavedSettings
 from fedscaffold.privacy.grid import clipped_sum, discrete_gaussian
 from fedscaffold.privacy.plan import PrivatePlan, public_plan
 from fedscaffold.privacy.settings import PrivacySettings
-from fedscaffold.problems.families import Kind
 
 
 def private_fit(
     data: Any,
     *,
-    target: str,
     client: str,
     settings: PrivacySettings,
-    bounds: Bounds | Mapping[str, Sequence[Any]] | None,
-    kind: Kind | None = None,
-    categorical: Sequence[str] = (),
+    bounds: Bounds,
     l2: Penalty = "auto",
     text: CsvFormat = DETECTED,
     progress: Progress = None,
@@ -39,19 +35,20 @@ def private_fit(
 
     Parameters
     ----------
-    data, target, client, kind, categorical, l2, bounds, progress
+    data, client, l2, progress
         As for `fedscaffold.fit`.
+    bounds
+        Public ranges and values of the target and every feature.
     settings
         The budget, and settings of the training that should not be chosen for it.
     text
         The format of a .csv file.
     """
-    known = Bounds.parse(bounds, target=target, kind=kind, categorical=categorical)
     table = read_table(data, text) if isinstance(data, str | os.PathLike) else data
-    pick_all(frame_source(table).names, [client, *known.columns])
-    problem = known.problem(table, client, l2)
-    public = known.public_target
-    plan = public_plan(public, known.levels, problem.sizes.tolist(), settings, l2=problem.l2)
+    pick_all(frame_source(table).names, [client, *bounds.columns])
+    problem = bounds.problem(table, client, l2)
+    public = bounds.public_target
+    plan = public_plan(public, bounds.levels, problem.sizes.tolist(), settings, l2=problem.l2)
     theta = run_privately(problem, plan, progress)
     return Fit(
         coding=Coding.of_problem(problem, target_shift=public.shift, target_scale=public.scale),

@@ -80,16 +80,17 @@ def command(
             if name in DROPPED:
                 raise InvalidInput(f"fit has no {name}: {DROPPED[name]}")
         if epsilon is not None:
-            given = tables.given_options(context) | set(table.settings)
-            refuse_beside_epsilon(dict.fromkeys(name for name in sorted(given - PRIVATE)), {})
+            asked = tables.given_options(context) | set(table.settings)
+            refuse_beside_epsilon(dict.fromkeys(name for name in sorted(asked - PRIVATE)), {})
             planned = {name: table.settings.get(name) for name in tables.BUDGET_SETTINGS}
             budget = PrivacySettings(epsilon=epsilon, **planned)
-            columns = {name: value for name, value in table.table.items() if name in ("kind", "l2", "categorical")}
+            given = {name: value for name, value in table.table.items() if name in ("kind", "categorical")}
+            file = None if bounds is None else Bounds.load(bounds)
+            known = Bounds.parse(file, target=table.target, **given)
             with output_folder(out, overwrite=overwrite):
                 found = private_fit(
-                    data, target=table.target, client=table.client, settings=budget,
-                    bounds=None if bounds is None else Bounds.load(bounds), text=csv_format(table.settings),
-                    **columns,
+                    data, client=table.client, settings=budget, bounds=known, l2=table.table.get("l2", "auto"),
+                    text=csv_format(table.settings),
                 )  # fmt: skip
                 found.save(out)
             values = ((name, f"{value:.4g}") for name, value in found.model.named_coefficients)
