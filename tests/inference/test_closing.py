@@ -19,7 +19,7 @@ from fedscaffold.inference import (
     summarise,
 )
 from fedscaffold.inference.sums import ProblemSums
-from fedscaffold.inference.training import Certifier, newton_path
+from fedscaffold.inference.training import Training, newton_path
 from fedscaffold.problems import Logistic, Multinomial, Poisson, Ridge
 from tests.samples import WEIGHTED_KINDS, weighted
 
@@ -68,7 +68,7 @@ def test_the_sums_of_blocks_are_the_blocks_of_the_sum(kind: str) -> None:
     problem = weighted(kind, (5, 9, 12), 3, l2=0.0, weights=(5, 9, 12))
     theta = np.full(problem.dim, 0.1)
     parts = [client_sums(problem, c, theta) for c in range(3)]
-    added = {name: sum(part.blocks()[name] for part in parts) for name in parts[0].blocks()}
+    added: dict[str, Any] = {name: sum(part.blocks()[name] for part in parts) for name in parts[0].blocks()}
     total = ClosingSums.of_blocks(problem.kind, theta, added)
     wanted = closing_sums(problem, theta)
     # one pass over all rows adds up in another order than client by client; terms are of order 1 and may cancel
@@ -92,7 +92,7 @@ def test_the_sums_of_blocks_are_the_blocks_of_the_sum(kind: str) -> None:
 def descend(problem: Any, start: Any, steps: int) -> list[Certificate]:
     """The start, and the models after each of some Newton steps, or of fewer if these arrive."""
     source: Any = ProblemSums(problem)
-    at = Certifier(source)
+    at = Training(source)
     return list(islice(newton_path(at, at.certificate(start)), steps + 1))
 
 

@@ -82,6 +82,7 @@ def test_many_rows_and_a_large_budget_come_near_the_pooled_coefficients(family: 
     assert np.linalg.norm(found.theta - best) < 0.15 * np.linalg.norm(best)
     if family == "several classes":  # noise that no prediction depends on is taken off
         np.testing.assert_allclose(found.theta.reshape(3, -1).sum(axis=0), 0.0, atol=1e-12)
+    assert found.privacy is not None
     assert found.privacy.predicted_error is not None
     assert math.isfinite(found.privacy.predicted_error)
 

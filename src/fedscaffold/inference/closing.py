@@ -45,6 +45,16 @@ class Certificate:
         Bound on the length of the part of `step` that was not solved for.
     penalty
         Second derivatives of the penalty in units of the sums, (dim,); None if there are none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
+    >>> sums = fs.inference.closing_sums(problem, problem.optimum())
+    >>> fs.inference.newton_step(sums, np.zeros(2)).distance < 1e-12
+    True
     """
 
     theta: Array

@@ -205,7 +205,7 @@ class ProblemSums:
     ) -> None:
         family_of(problem.kind)  # raises if it is not a regression
         self.problem, self.names, self.client_intercepts = problem, names, client_intercepts
-        self.dim = int(problem.dim)
+        self.dim, self.hessians = int(problem.dim), True
         self.slopes: NDArray[np.bool_] = slope_mask(problem.vectors, problem.n_features, n_intercepts)
 
     @cached_property

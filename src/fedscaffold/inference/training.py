@@ -46,37 +46,19 @@ class NotFinite(InvalidInput):
 class Sums(Protocol):
     """All sums that a training asks for; every call is one exchange with all clients."""
 
-    @property
-    def dim(self) -> int:
-        """Number of coefficients d."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the features, for messages."""
-
-    @property
-    def slopes(self) -> NDArray[np.bool_]:
-        """Whether each coefficient is a slope, and not an intercept, (dim,)."""
-
-    @property
-    def client_intercepts(self) -> bool:
-        """Whether each client has an intercept that no sum reveals; training is by Newton's method then."""
-
-    @property
-    def hessians(self) -> bool:
-        """Whether clients add up Hessians."""
+    dim: int  # number of coefficients d
+    names: tuple[str, ...]  # of the features, for messages
+    slopes: NDArray[np.bool_]  # whether each coefficient is a slope, and not an intercept, (dim,)
+    client_intercepts: (
+        bool  # whether each client has an intercept that no sum reveals; then Newton's method trains
+    )
+    hessians: bool  # whether clients add up Hessians
+    exchange_seconds: float  # expected duration of an exchange, apart from the clients' work
+    step_seconds: float  # expected duration of a local step on all rows of the slowest client
 
     @property
     def smoothness(self) -> float:
         """The largest curvature L_c of any client's loss; local steps of size 1/L are stable."""
-
-    @property
-    def exchange_seconds(self) -> float:
-        """Expected duration of an exchange, apart from the clients' work."""
-
-    @property
-    def step_seconds(self) -> float:
-        """Expected duration of a local step on all rows of the slowest client."""
 
     def penalty(self, sums: ClosingSums) -> Array:
         """Return the second derivatives of the penalty in units of the sums, (dim,)."""
@@ -138,54 +120,7 @@ class ErrorPoint:
     method: str = ""
 
 
-@dataclass
-class Certifier:
-    """Losses and certificates from closing sums, which are asked for once at each model.
-
-    Parameters
-    ----------
-    source
-        The sums over all clients.
-    first
-        Sums at the first certified model, with which curvatures are compared to find separated classes.
-    exchanges
-        Number of exchanges.
-    """
-
-    source: Sums
-    first: ClosingSums | None = None
-    exchanges: int = 0
-    latest: ClosingSums | None = None
-
-    def sums(self, theta: Array) -> ClosingSums:
-        """Return the sums at θ without products of scores."""
-        if self.latest is None or not np.array_equal(self.latest.theta, theta):
-            self.exchanges += 1
-            self.latest = self.source.closing(theta, scores=False)
-        return self.latest
-
-    def loss(self, theta: Array) -> float:
-        """Return the penalised loss per row at θ."""
-        sums = self.sums(theta)
-        return sums.penalised_loss(self.source.penalty(sums))
-
-    def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
-        """Return the certificate of θ; raise as soon as sums show that coefficients are not determined."""
-        if scores:
-            self.exchanges += 1
-        sums = self.source.closing(theta, scores=True) if scores else self.sums(theta)
-        penalty, names = self.source.penalty(sums), self.source.names
-        if self.first is not None:
-            check_not_separated(sums, self.first, penalty, names)
-        self.first = self.first or sums
-        try:
-            return newton_step(sums, penalty, names, slopes=self.source.slopes)
-        except np.linalg.LinAlgError:
-            message = "the sums do not determine the coefficients; pass a positive penalty l2=..."
-            raise InvalidInput(message) from None
-
-
-def newton_path(at: "Certifier | _Training", first: Certificate) -> Iterator[Certificate]:
+def newton_path(at: "Training", first: Certificate) -> Iterator[Certificate]:
     """Yield certificates of models that come closer and closer to the optimum, from `first` on.
 
     Each step is halved until the loss decreases by a tenth of what the quadratic model promises, so that the
@@ -237,7 +172,7 @@ class Trained:
     certificate: Certificate
     reached: bool
     rounds: int
-    trainer: Trainer
+    trainer: str
     notes: tuple[str, ...]
     history: tuple[ErrorPoint, ...] = ()
 
@@ -275,35 +210,35 @@ def train(
     InvalidInput
         If the data do not determine the coefficients, or Newton's method is asked for without Hessians.
     """
-    return _Training(sums, trainer, tolerance, max_exchanges, look).run(start)
+    return Training(sums, trainer, tolerance, max_exchanges, look).run(start)
 
 
 @dataclass
-class _Training:
+class Training:
+    """The state of a training; parameters are as for `train`. Closing sums are asked for once at each model."""
+
     sums: Sums
-    trainer: Trainer
-    tolerance: str | float
-    max_exchanges: int
-    look: Callable[[ErrorPoint], None]
-    exchanges: int = 0  # besides those of closing sums
+    trainer: Trainer = "auto"
+    tolerance: str | float = TOLERANCE
+    max_exchanges: int = MAX_EXCHANGES
+    look: Callable[[ErrorPoint], None] = lambda point: None
+    rounds: int = 0  # exchanges
     notes: list[str] = field(default_factory=list)
     history: list[ErrorPoint] = field(default_factory=list)
     latest: tuple[Array, Array, float] | None = None  # θ, ∇f(θ), f(θ)
+    closing: ClosingSums | None = None  # the latest, without products of scores
+    first: ClosingSums | None = None  # at the first certified model; their curvatures show separated classes
     least_curvature: float = math.inf  # of any search for a certificate by gradients
 
-    def __post_init__(self) -> None:
-        self.certifier = Certifier(self.sums)
-
-    @property
-    def rounds(self) -> int:
-        return self.exchanges + self.certifier.exchanges
-
     def run(self, start: Array | None) -> Trained:
+        """Return the trained model; see `train`."""
         theta = np.zeros(self.sums.dim) if start is None else start
         by_newton = start is not None or self._takes_newton()
         first = self.certificate(theta) if by_newton else self._scaffold(theta)
         for found in newton_path(self, first):
-            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians or _negligible(found)
+            errors = found.error_in_standard_errors
+            rounding = errors is not None and errors <= CLOSED  # which is large relative to coefficients of 0
+            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians or rounding
             if (self._within_tolerance(found) and close) or self.rounds >= self.max_exchanges:
                 break
         last = found.theta - found.step
@@ -315,22 +250,48 @@ class _Training:
         )  # fmt: skip
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
-        """Return the certificate of θ: one exchange with Hessians, else one per conjugate-gradient step."""
-        if self.sums.hessians:
-            found = self.certifier.certificate(theta, scores=scores)
-        else:
-            found = self._certify_by_gradients(theta)
+        """Return the certificate of θ: one exchange with Hessians, else one per conjugate-gradient step.
+
+        Raises
+        ------
+        InvalidInput
+            As soon as sums show that coefficients are not determined.
+        """
+        certify = self._certify if self.sums.hessians else self._certify_by_gradients
+        found = certify(theta, scores)
         self._report(found.relative_error, found.error_in_standard_errors, method="Newton")
         return found
 
+    def _certify(self, theta: Array, scores: bool) -> Certificate:
+        sums = self._closing_sums(theta, scores)
+        penalty, names = self.sums.penalty(sums), self.sums.names
+        if self.first is not None:
+            check_not_separated(sums, self.first, penalty, names)
+        self.first = self.first or sums
+        try:
+            return newton_step(sums, penalty, names, slopes=self.sums.slopes)
+        except np.linalg.LinAlgError:
+            message = "the sums do not determine the coefficients; pass a positive penalty l2=..."
+            raise InvalidInput(message) from None
+
+    def _closing_sums(self, theta: Array, scores: bool = False) -> ClosingSums:
+        if not scores and self.closing is not None and np.array_equal(self.closing.theta, theta):
+            return self.closing
+        self.rounds += 1
+        self.closing = self.sums.closing(theta, scores=scores)
+        return self.closing
+
     def loss(self, theta: Array) -> float:
-        """Return f(θ)."""
-        return self.certifier.loss(theta) if self.sums.hessians else self.gradient(theta)[1]
+        """Return f(θ), the penalised loss per row."""
+        if not self.sums.hessians:
+            return self.gradient(theta)[1]
+        sums = self._closing_sums(theta)
+        return sums.penalised_loss(self.sums.penalty(sums))
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ); one exchange, unless they were asked for last."""
         if self.latest is None or not np.array_equal(self.latest[0], theta):
-            self.exchanges += 1
+            self.rounds += 1
             self.latest = (theta, *self.sums.gradient(theta))
         return self.latest[1:]
 
@@ -397,7 +358,7 @@ class _Training:
             begin, H = theta, search.local_steps
             tried.append(H)
             for _ in range(ROUNDS_PER_STAGE):
-                self.exchanges += 1
+                self.rounds += 1
                 theta = self.sums.scaffold_round(theta, step_size, H)
             before, norm = norm, float(np.linalg.norm(self.gradient(theta)[0]))
             search = search.after_stage(before, norm)
@@ -415,7 +376,7 @@ class _Training:
         )
         return found if found is not None and found.theta is theta else self.certificate(theta)
 
-    def _certify_by_gradients(self, theta: Array) -> Certificate:
+    def _certify_by_gradients(self, theta: Array, scores: bool) -> Certificate:
         """Return the certificate of θ by conjugate gradients, with one exchange for each product with A.
 
         Products with A come from differences of gradients. The search ends when the residual is a hundredth of
@@ -446,12 +407,6 @@ class _Training:
             self.least_curvature = min(self.least_curvature, max(float(ritz[0]), 1e-300))
         unsolved = float(np.linalg.norm(residual)) / (0.5 * self.least_curvature)
         return replace(found, step=step, decrement=0.5 * float(gradient @ step), unsolved=unsolved)
-
-
-def _negligible(found: Certificate) -> bool:
-    """Return whether a distance is rounding; relative to coefficients that are all 0 it would be large."""
-    errors = found.error_in_standard_errors
-    return errors is not None and errors <= CLOSED
 
 
 @dataclass(frozen=True, kw_only=True)

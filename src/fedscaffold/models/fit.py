@@ -20,6 +20,7 @@ from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
+from fedscaffold.data.files import write_table
 from fedscaffold.data.tables import load_pyarrow
 from fedscaffold.inference import ClosingSums, Summary, summarise_sums
 from fedscaffold.inference.closing import Certificate, Covariance, Dispersion, check_dispersion, has_variance
@@ -37,7 +38,6 @@ from fedscaffold.inference.training import (
 )
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.coding import Coding, standardize_target
-from fedscaffold.models.metrics import write_table
 from fedscaffold.models.model import Model, column_spread, in_own_units, own_units
 from fedscaffold.privacy.plan import PrivatePlan
 from fedscaffold.problems.newton import PENALISE
@@ -595,22 +595,14 @@ class LocalSums(ProblemSums):
     def __init__(self, problem: Any, *, engine: str | Engine = "auto", **more: Any) -> None:
         super().__init__(problem, **more)
         self.engine = engine
+        self.hessians = self.dim <= MOST_COEFFICIENTS
+        self.step_seconds = float(problem.x.size) / NUMBERS_PER_SECOND
         self._control_variates: Array | None = None
-
-    @property
-    def hessians(self) -> bool:
-        """Whether there are few enough coefficients for a Hessian."""
-        return self.dim <= MOST_COEFFICIENTS
 
     @cached_property
     def smoothness(self) -> float:
         """The largest curvature L_c of any client's loss."""
         return float(self.problem.smoothness(Batches()))
-
-    @property
-    def step_seconds(self) -> float:
-        """Expected duration of a local step on all rows of all clients."""
-        return float(self.problem.x.size) / NUMBERS_PER_SECOND
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ)."""

@@ -93,7 +93,11 @@ class Model(Summarised):
             raise InvalidInput("intercepts and coefficients must be finite numbers")
 
     def _facts(self) -> dict[str, object]:
-        facts = {"kind": self.kind, "features": len(self.encoding.names), "equations": len(self.equations)}
+        facts: dict[str, object] = {
+            "kind": self.kind,
+            "features": len(self.encoding.names),
+            "equations": len(self.equations),
+        }
         return facts if self.classes is None else {**facts, "classes": len(self.classes)}
 
     def _title(self) -> str:

@@ -7,7 +7,7 @@ kind up instead of asking which one it is.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.special import gammaln, xlogy
@@ -43,7 +43,7 @@ class TargetFamily:
 
     kind: Kind  # its name in options
     name: str  # in summaries
-    problem: type[Ridge | Logistic | Multinomial | Poisson | Gamma]
+    problem: Any  # the class of its problem
     mean: Callable[[Array], Array]  # of the target for margins z; for classes the probability of the second
     classes: bool = False  # whether the target holds classes; numbers otherwise
     log_link: bool = False  # whether the mean is the exponential of the margin, so that rows may have exposures
@@ -194,7 +194,7 @@ MULTINOMIAL = replace(
 
 def family_of(kind: str) -> TargetFamily:
     """Return the family of a problem's kind, "multinomial" included; raise if it is not a regression."""
-    found: dict[str, TargetFamily] = {**FAMILIES, "multinomial": MULTINOMIAL}
+    found: dict[str, TargetFamily] = {**{one.kind: one for one in FAMILIES.values()}, "multinomial": MULTINOMIAL}
     if kind not in found:
         raise InvalidInput(
             f"there are standard errors for {', '.join(found)} regression, not for {kind!r} problems"

@@ -21,7 +21,8 @@ from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.data.on_disk import CacheMismatch, remove_cache
 from fedscaffold.data.open import default_max_bytes_in_memory
 from fedscaffold.data.public import Bounds
-from fedscaffold.models.fit import FILES, MODEL, TOLERANCE, Fit, fit
+from fedscaffold.inference.training import TOLERANCE
+from fedscaffold.models.fit import FILES, MODEL, Fit, fit
 from fedscaffold.models.from_data import DROPPED
 from fedscaffold.models.metrics import score_table
 from fedscaffold.models.private import private_fit

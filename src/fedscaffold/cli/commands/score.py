@@ -9,9 +9,9 @@ from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import check_file, print_table
-from fedscaffold.data.files import read_table
+from fedscaffold.data.files import read_table, write_table
 from fedscaffold.models import Model
-from fedscaffold.models.metrics import score_table, write_table
+from fedscaffold.models.metrics import score_table
 
 EXAMPLES = (
     "Examples:\n\n"

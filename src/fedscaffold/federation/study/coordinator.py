@@ -220,19 +220,11 @@ class Totals:
         encoding = self.coding.encoding
         self.dim, self.names = self.coding.dim, encoding.names
         self.client_intercepts = self.coding.client_intercepts
+        self.hessians = coordinator.plan.hessians and self.dim <= MOST_COEFFICIENTS
         self.exchange_seconds = coordinator.journal.last_seconds
+        sites = len(coordinator.plan.sites)
+        self.step_seconds = (coordinator.plan.rows or 1000 * sites) / sites * self.dim / NUMBERS_PER_SECOND
         self.slopes: NDArray[np.bool_] = slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
-
-    @property
-    def step_seconds(self) -> float:
-        """Expected duration of a local step on all rows of a site."""
-        sites = len(self.coordinator.plan.sites)
-        return (self.coordinator.plan.rows or 1000 * sites) / sites * self.dim / NUMBERS_PER_SECOND
-
-    @property
-    def hessians(self) -> bool:
-        """Whether sites add up Hessians."""
-        return self.coordinator.plan.hessians and self.dim <= MOST_COEFFICIENTS
 
     @cached_property
     def smoothness(self) -> float:
