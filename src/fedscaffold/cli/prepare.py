@@ -4,6 +4,7 @@ For `fedscaffold plan`, `compare` and `inspect`.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.core.machine import grouped, one_blas_thread, spans
 from fedscaffold.core.types import Array, evenly_spaced_clients
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_length
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_mask
 from fedscaffold.inference.training import RELATIVE_TOLERANCE, parse_tolerance
 from fedscaffold.methods import FedAvg
 from fedscaffold.models.coding import standardize_target
@@ -82,6 +83,15 @@ def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedP
     return PreparedProblem(
         problem=standardized, optimum=optimum, target_mse=(aim * length) ** 2, loss_scale=scale**2
     )
+
+
+def slope_length(problem: Any, theta: Array) -> float:
+    """Return ‖β‖ of the coefficients β of θ, without unpenalised intercepts.
+
+    An intercept follows from how frequent an outcome is; in the norm of θ it would hide errors of slopes.
+    """
+    slopes = slope_mask(problem.vectors, problem.n_features, problem.n_unpenalised)
+    return float(np.linalg.norm(theta[slopes]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,11 +99,6 @@ class Coordinates:
         matrix = np.kron(np.eye(K - 1), units) @ np.kron(contrasts, np.eye(d))
         return cls(labels, matrix.astype(np.float64), np.tile(added, K - 1), np.tile(last, K - 1))
 
-    def only(self, kept: NDArray[np.bool_]) -> "Coordinates":
-        """Return some of these coefficients."""
-        names = tuple(name for name, there in zip(self.names, kept.tolist(), strict=True) if there)
-        return Coordinates(names, self.matrix[kept], self.shift[kept], self.intercepts[kept])
-
 
 @one_blas_thread
 def summarise(
@@ -260,8 +255,11 @@ def _of_rows(sums: ClosingSums, coordinates: Coordinates) -> tuple[Coordinates, 
     kept = (coordinates.matrix[:, _in_some_row(sums)] != 0.0).any(axis=1)
     if kept.all():
         return coordinates, []
-    absent = coordinates.only(~kept).names
-    return coordinates.only(kept), [f"No row has {', '.join(absent[:5])}, so that there is no coefficient."]
+    names = np.array(coordinates.names, dtype=object)
+    found = Coordinates(
+        tuple(names[kept]), coordinates.matrix[kept], coordinates.shift[kept], coordinates.intercepts[kept]
+    )
+    return found, [f"No row has {', '.join(names[~kept][:5])}, so that there is no coefficient."]
 
 
 def _in_some_row(sums: ClosingSums) -> NDArray[np.bool_]:

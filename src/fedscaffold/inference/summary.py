@@ -309,7 +309,7 @@ def summary_from_plain(found: Mapping[str, Any]) -> Summary:
     try:
         names = tuple(found["coefficients"])
         column = {
-            name: np.array([_number(found["coefficients"][own][name]) for own in names])
+            name: np.array([found["coefficients"][own][name] for own in names], dtype=np.float64)  # NaN for None
             for name in ("coef", "se", "optimisation_error")
         }
         k, matrix = len(names), found["covariance"]
@@ -319,7 +319,12 @@ def summary_from_plain(found: Mapping[str, Any]) -> Summary:
             intercepts=np.array([name in found["intercepts"] for name in names]),
             level=float(found["level"]),
             df_resid=None if found["df_resid"] is None else int(found["df_resid"]),
-            statistics=FitStatistics(**{name: _number(value) for name, value in found["statistics"].items()}),
+            statistics=FitStatistics(
+                **{
+                    name: math.nan if value is None else float(value)
+                    for name, value in found["statistics"].items()
+                }
+            ),
             ratio=found["ratio"],
             facts=dict(found["facts"]),
             notes=tuple(found["notes"]),
@@ -331,7 +336,3 @@ def summary_from_plain(found: Mapping[str, Any]) -> Summary:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)

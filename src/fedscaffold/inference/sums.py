@@ -104,12 +104,8 @@ class ClosingSums:
         """Return the sums over the records of both, which must have been taken at the same θ."""
         if self.kind != other.kind or not np.array_equal(self.theta, other.theta):
             raise InvalidInput("closing sums can be added only if they were taken at the same θ of the same kind")
-        added = {
-            field.name: _sum(getattr(self, field.name), getattr(other, field.name))
-            for field in fields(self)
-            if field.name not in ("kind", "theta")
-        }
-        return ClosingSums(kind=self.kind, theta=self.theta, **added)
+        own, others = self.blocks(), other.blocks()
+        return self.of_blocks(self.kind, self.theta, {name: block + others[name] for name, block in own.items()})
 
     @property
     def dim(self) -> int:
@@ -167,22 +163,9 @@ def symmetric(matrix: Array) -> Array:
     return 0.5 * (matrix + matrix.T)
 
 
-def _sum(one: Any, other: Any) -> Any:
-    return None if one is None else one + other
-
-
 def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.bool_]:
     """Return whether each coordinate of θ is a slope, (vectors · n_features,), not at the end of its vector."""
     return np.tile(np.arange(n_features) < n_features - n_intercepts, vectors)
-
-
-def slope_length(problem: Any, theta: Array) -> float:
-    """Return ‖β‖ of the coefficients β of θ, without unpenalised intercepts.
-
-    An intercept follows from how frequent an outcome is; in the norm of θ it would hide errors of slopes.
-    """
-    slopes = slope_mask(problem.vectors, problem.n_features, problem.n_unpenalised)
-    return float(np.linalg.norm(theta[slopes]))
 
 
 class ProblemSums:

@@ -122,12 +122,17 @@ class Coding:
         found = Fields(values, source)
         found.only("format", *(each.name for each in fields(cls)))
         found.choice("format", FORMAT)
+        limits = None
+        if "target_limits" in found:
+            low, high = found.items("target_limits", count=2)
+            ends = Fields({"low": low, "high": high}, f"{source}: target_limits")
+            limits = ends.number("low"), ends.number("high", least=ends.number("low"))
         numbers = {name: found.number(name) for name in ("target_shift", "target_scale", "limit") if name in found}
         return cls(
             encoding=Encoding.from_json(json.dumps(found.value("encoding"))),
             l2=found.number("l2", least=0.0),
             client_intercepts=found.flag("client_intercepts") if "client_intercepts" in found else False,
-            target_limits=_limits(found) if "target_limits" in found else None,
+            target_limits=limits,
             **numbers,
         )
 
@@ -142,16 +147,6 @@ class Coding:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(f"{path} is not an agreement that fedscaffold wrote: {error}") from None
-
-
-def _limits(fields: Fields) -> tuple[float, float]:
-    """Return the public range of a numeric target."""
-    value = fields.value("target_limits")
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise fields.error(f"{fields.source}: target_limits must be two numbers")
-    ends = Fields({"low": value[0], "high": value[1]}, f"{fields.source}: target_limits")
-    low = ends.number("low")
-    return low, ends.number("high", least=low)
 
 
 def standardize_target(problem: EncodedProblem) -> tuple[EncodedProblem, float, float]:

@@ -69,6 +69,7 @@ NOT_MADE = (
     "Not made, since the budget does not cover it: standard errors, the distance to the pooled model, scores on "
     "these rows."
 )
+UNCOVERED = "standard errors need sums over the rows, which the privacy budget does not cover"
 ADDS_UP = "Whatever else is computed from the same rows and given away adds to what is spent."
 
 
@@ -158,8 +159,6 @@ class Fit(Summarised):
         The settings, with a method `to_json`.
     evaluation
         How the model predicts rows that it was not trained on: by site, or metrics by name of a table.
-    traffic
-        What arrived from each site, by phase; empty for a fit.
     log
         For each site, all messages that left it, in order; empty for a fit, and if sites keep their own logs.
     received
@@ -193,7 +192,6 @@ class Fit(Summarised):
     name: str = "fit"
     settings: Any
     evaluation: Mapping[str, Any] = field(default_factory=dict)
-    traffic: Mapping[str, Any] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict)
     received: Sequence[Any] = ()
     notes: tuple[str, ...] = ()
@@ -283,7 +281,7 @@ class Fit(Summarised):
         """
         certificate, coding = self.trained.certificate, self.coding
         if self.privacy is not None:
-            raise InvalidInput("standard errors need sums over the rows, which the privacy budget does not cover")
+            raise InvalidInput(UNCOVERED)
         if certificate.sums is None or certificate.penalty is None:
             why = "which are not allowed here"
             if coding.dim > MOST_COEFFICIENTS:
@@ -353,16 +351,12 @@ class Fit(Summarised):
 
     def for_sites(self) -> dict[str, Any]:
         """Return the model, its certificate and its coefficients as JSON values, which all sites may have."""
-        return {
-            "study": self.name,
-            "sites": len(self.sites),
-            "rows": self.n_rows,
-            "reached": self.reached,
-            "certified_error": self.certified_error,
-            "model": json.loads(self.model.to_json()),
-            **({"summary": self.model.standard_errors} if self.privacy is None else {}),
-            **({} if self.privacy is None else {"privacy": self.privacy.to_json()}),
-        }
+        found: dict[str, Any] = {"study": self.name, "sites": len(self.sites)}
+        found["model"] = json.loads(self.model.to_json())
+        if self.privacy is not None:
+            return {**found, "privacy": self.privacy.to_json()}
+        found |= {"rows": self.n_rows, "reached": self.reached, "certified_error": self.certified_error}
+        return {**found, "summary": self.model.standard_errors}
 
     def explain(self) -> str:
         """Return how the model was trained, or what a privacy budget protects and left out, in sentences."""
@@ -404,10 +398,8 @@ class Fit(Summarised):
             "training": list(trained.notes),
             "notes": list(self.notes),
             "history": [vars(point) for point in trained.history],
-            "evaluation": {name: _plain(one) for name, one in self.evaluation.items()},
-            "traffic": {
-                site: {phase: _plain(one) for phase, one in phases.items()}
-                for site, phases in self.traffic.items()
+            "evaluation": {
+                name: one if isinstance(one, Mapping) else one.to_json() for name, one in self.evaluation.items()
             },
         }
         write_text(out / RESULTS, json.dumps(results, indent=1, allow_nan=False))
@@ -436,15 +428,7 @@ class Fit(Summarised):
         }
 
     def _title(self) -> str:
-        what = "Study" if self.traffic else "Fit" if self.privacy is None else "Private fit"
-        return f"{what} of {self.coding.encoding.target!r}"
-
-
-def _plain(one: Any) -> Any:
-    """Return a value of `evaluation` or `traffic` as JSON can hold it."""
-    if hasattr(one, "to_json"):
-        return one.to_json()
-    return dict(one) if isinstance(one, Mapping) else vars(one).copy()
+        return f"{'Fit' if self.privacy is None else 'Private fit'} of {self.coding.encoding.target!r}"
 
 
 def load(folder: str | os.PathLike[str]) -> Fit:
@@ -509,7 +493,6 @@ def load(folder: str | os.PathLike[str]) -> Fit:
             name=results["name"],
             settings=SavedSettings(results["settings"]),
             evaluation=results["evaluation"],
-            traffic=results["traffic"],
             notes=tuple(results["notes"]),
             privacy=None if privacy is None else PrivatePlan(**privacy),
             in_parts=results["in_parts"],

@@ -114,21 +114,11 @@ def _class_positions(
 
 
 class ScoredTable(NamedTuple):
-    """Predictions for a table, and their metrics if the table has the target.
+    """Predictions for a table, and their metrics if the table has the target."""
 
-    Attributes
-    ----------
-    predictions
-        A pyarrow Table, row by row: `prediction` and, for classes, `probability of ...` for each.
-    metrics
-        By name; None if the table has no target column.
-    rows_with_target
-        Number of rows that the metrics were computed from.
-    """
-
-    predictions: Any
-    metrics: dict[str, float] | None
-    rows_with_target: int
+    predictions: Any  # a pyarrow Table, row by row: `prediction` and, for classes, `probability of ...` for each
+    metrics: dict[str, float] | None  # by name; None if the table has no target column
+    rows_with_target: int  # number of rows that the metrics were computed from
 
 
 def score_table(model: Model, table: Any, *, unknown: Unknown = "error") -> ScoredTable:

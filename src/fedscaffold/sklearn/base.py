@@ -23,24 +23,16 @@ from fedscaffold.inference import Coordinates, Summary, summarise_sums
 from fedscaffold.inference.closing import Covariance
 from fedscaffold.inference.sums import MOST_COEFFICIENTS
 from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, parse_tolerance, train
-from fedscaffold.models.fit import FitSettings, LocalSums
+from fedscaffold.models.fit import UNCOVERED, FitSettings, LocalSums
 from fedscaffold.models.private import run_privately
 from fedscaffold.privacy.plan import PrivatePlan, public_plan
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
-from fedscaffold.sklearn.tables import (
-    ClientTables,
-    Scale,
-    dense,
-    federated_scale,
-    public_scale,
-    rows_of_clients,
-)
+from fedscaffold.sklearn.tables import ClientTables, Scale, dense, federated_scale, public_scale, rows_of_clients
 
 FLOATS = (np.float64, np.float32)
 ROUNDING = 1e-6  # relative distance that is not warned of: standard errors are 0 if rows are fitted perfectly
 WITHOUT_ERRORS = 1e-4  # relative tolerance in place of one in standard errors, which need Hessians
 WITHOUT = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")  # at their defaults under a budget
-UNCOVERED = "standard errors need sums over the rows, which the privacy budget does not cover"
 TOO_MANY = f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients"
 
 
