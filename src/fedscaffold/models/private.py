@@ -85,9 +85,6 @@ def run_privately(problem: Any, plan: PrivatePlan, progress: Progress = None) ->
 
 
 def centred(theta: Array, vectors: int) -> Array:
-    """Return θ of several classes minus its mean over the classes, which no prediction depends on.
-
-    The minimiser has mean 0; noise moves it, since no gradient pulls it back.
-    """
+    """Return θ of several classes minus its mean over them, which noise moves and no prediction depends on."""
     parts = theta.reshape(vectors, -1)
     return theta if vectors == 1 else np.asarray((parts - parts.mean(axis=0)).ravel())

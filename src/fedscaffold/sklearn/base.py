@@ -27,7 +27,7 @@ from fedscaffold.models.fit import UNCOVERED, FitSettings, LocalSums
 from fedscaffold.models.private import run_privately
 from fedscaffold.privacy.plan import PrivatePlan, public_plan
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
-from fedscaffold.sklearn.tables import ClientTables, Scale, dense, federated_scale, public_scale, rows_of_clients
+from fedscaffold.sklearn.tables import ClientTables, Scale, federated_scale, public_scale, rows_of_clients
 
 FLOATS = (np.float64, np.float32)
 ROUNDING = 1e-6  # relative distance that is not warned of: standard errors are 0 if rows are fitted perfectly
@@ -156,7 +156,8 @@ class Federated(BaseEstimator):
             self.clients_, rows = np.array([0]), [np.arange(n)]
         else:
             self.clients_, rows = rows_of_clients(clients, n, self.min_rows)
-        features = [dense(X[own]) for own in rows]
+        parts = (X[own] for own in rows)
+        features = [np.asarray(x.toarray() if sparse.issparse(x) else x, dtype=np.float64) for x in parts]
         scale = Scale(np.zeros(d), np.ones(d))
         if self.epsilon is not None:
             scale = public_scale("bounds", self.bounds, d, centred=self.fit_intercept)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.utils.validation import check_array, check_consistent_length
 
 from fedscaffold.core.errors import InvalidInput
@@ -53,11 +52,6 @@ class ClientTables:
     def split(self, values: Array) -> list[Array]:
         """Return values of all rows as one array per client."""
         return [values[own] for own in self.rows]
-
-
-def dense(X: Any) -> Array:
-    """Return rows as an array, whether they were sparse or not."""
-    return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
 
 
 def federated_scale(tables: list[Array], weights: list[Array] | None = None) -> Scale:
