@@ -166,9 +166,11 @@ Dispersion = float | Literal["pearson"] | None
 
 def check_dispersion(given: Any) -> Dispersion:
     """Return a dispersion as `dispersion` takes it; raise if it is another value."""
-    if given is None or (isinstance(given, str) and given == "pearson"):
-        return given
+    if given is None:
+        return None
     if isinstance(given, str):
+        if given == "pearson":
+            return "pearson"
         raise InvalidInput(f"dispersion must be a positive number or 'pearson', got {shown(given)!r}")
     return positive("dispersion", given)
 

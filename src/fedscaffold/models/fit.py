@@ -382,6 +382,12 @@ class Fit(Summarised):
         arrays |= {} if found.sums is None else {f"sum {name}": one for name, one in found.sums.blocks().items()}
         arrays["model"] = trained.theta
         npz.write(out / SUMS, {name: np.asarray(one) for name, one in arrays.items() if one is not None}, {})
+        names = (
+            "tolerance",
+            "dispersion",
+            "evaluate",
+        )  # which a plan's JSON leaves out if they are the usual ones
+        used = {name: getattr(self.settings, name) for name in names if hasattr(self.settings, name)}
         results = {
             "format": FORMAT,
             "name": self.name,
@@ -394,7 +400,7 @@ class Fit(Summarised):
             "summary": self.model.standard_errors,
             "privacy": None if self.privacy is None else dict(vars(self.privacy)),
             "in_parts": self.in_parts,
-            "settings": self.settings.to_json(),
+            "settings": {**used, **self.settings.to_json()},
             "training": list(trained.notes),
             "notes": list(self.notes),
             "history": [vars(point) for point in trained.history],

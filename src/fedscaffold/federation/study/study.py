@@ -168,7 +168,7 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Return the evaluation as JSON-compatible values."""
         values = {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in vars(self).items()}
-        return {**values, "auc": self.auc, "accuracy": self.accuracy}
+        return {**values, "auc": self.auc, "accuracy": self.accuracy, "calibration": self.calibration}
 
 
 def evaluation_of(
