@@ -135,23 +135,23 @@ class ClosingSums:
         InvalidInput
             If another block is missing, or has another size.
         """
-        found: dict[str, Any] = {}
+        none = np.zeros((theta.size, theta.size))
+        found: dict[str, Any] = {"information": None, "score_products": none, "cluster_products": none}
         try:
             for each in fields(cls)[2:]:
+                if each.name in found and each.name not in blocks:
+                    continue
+                block = blocks[each.name]
                 if each.name in MATRICES:
-                    if each.name == "information" and each.name not in blocks:
-                        found[each.name] = None
-                        continue
-                    matrix = np.zeros((theta.size, theta.size))
-                    if each.name in blocks or each.name == "hessian":
-                        matrix[np.triu_indices(theta.size)] = blocks[each.name]
+                    matrix = np.zeros_like(none)
+                    matrix[np.triu_indices(theta.size)] = block
                     found[each.name] = matrix + np.triu(matrix, 1).T
                 elif each.type is Array:
-                    found[each.name] = blocks[each.name]
-                    if each.name == "gradient" and found[each.name].shape != theta.shape:
-                        raise ValueError(f"the gradient has {found[each.name].size} entries, not {theta.size}")
+                    found[each.name] = block
+                    if each.name == "gradient" and block.shape != theta.shape:
+                        raise ValueError(f"the gradient has {block.size} entries, not {theta.size}")
                 else:
-                    (number,) = blocks[each.name].tolist()
+                    (number,) = block.tolist()
                     found[each.name] = round(number) if each.type is int else number
         except (KeyError, ValueError) as error:
             raise InvalidInput(f"these are not the blocks of closing sums at this θ: {error}") from None

@@ -250,13 +250,7 @@ class Training:
         )  # fmt: skip
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
-        """Return the certificate of θ: one exchange with Hessians, else one per conjugate-gradient step.
-
-        Raises
-        ------
-        InvalidInput
-            As soon as sums show that coefficients are not determined.
-        """
+        """Return the certificate of θ: one exchange with Hessians, else one per conjugate-gradient step."""
         certify = self._certify if self.sums.hessians else self._certify_by_gradients
         found = certify(theta, scores)
         self._report(found.relative_error, found.error_in_standard_errors, method="Newton")

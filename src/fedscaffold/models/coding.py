@@ -80,9 +80,9 @@ class Coding:
         return self.encoding.dim * (len(classes) if classes is not None and len(classes) > 2 else 1)
 
     @classmethod
-    def of_problem(cls, problem: EncodedProblem, *, target_shift: float = 0.0, target_scale: float = 1.0) -> Self:
-        """Return the coding of a problem's rows, whose target was standardised with these numbers."""
-        return cls(encoding=problem.encoding, l2=problem.l2, target_shift=target_shift, target_scale=target_scale)
+    def of_problem(cls, problem: EncodedProblem, **more: Any) -> Self:
+        """Return the coding of a problem's rows, with `target_shift`, `target_scale` and other fields."""
+        return cls(encoding=problem.encoding, l2=problem.l2, **more)
 
     def problem(self, table: Any) -> EncodedProblem:
         """Return the problem of one client, from its rows.

@@ -550,7 +550,6 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
     own = settings.client_intercepts
     if own:
         standardized = without_intercept(standardized)
-    coding = Coding.of_problem(standardized, target_shift=shift, target_scale=scale)
     sums = LocalSums(
         standardized, names=standardized.encoding.names, n_intercepts=standardized.n_unpenalised,
         client_intercepts=own, engine=settings.engine,
@@ -559,7 +558,7 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
         sums, trainer=settings.trainer, tolerance=settings.tolerance, max_exchanges=settings.max_exchanges
     )
     return Fit(
-        coding=replace(coding, client_intercepts=own),
+        coding=Coding.of_problem(standardized, target_shift=shift, target_scale=scale, client_intercepts=own),
         trained=trained,
         sites=tuple(map(str, problem.client_names)),
         n_rows=problem.n_records,

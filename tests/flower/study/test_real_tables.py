@@ -44,10 +44,7 @@ def test_studies_of_real_processes_equal_statsmodels(name: str, tmp_path: Path) 
         own.to_parquet(files[site], index=False)
     study = LocalStudy(tmp_path / "study", files, StudySettings(**settings), say=print)
     assert study.run().reached
-    found, wanted = (
-        pd.read_parquet(study.out / "coefficients.parquet").set_index("coefficient"),
-        fitted(name, "nonrobust"),
-    )
+    found, wanted = pd.read_parquet(study.out / "coefficients.parquet"), fitted(name, "nonrobust")
     params, se, p = (np.ravel(np.asarray(own), order="F") for own in (wanted.params, wanted.bse, wanted.pvalues))
     assert (np.abs(found["coef"] - params) / se).max() < 1e-6
     np.testing.assert_allclose(found["se"], se, rtol=1e-5)
