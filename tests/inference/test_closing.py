@@ -19,7 +19,7 @@ from fedscaffold.inference import (
     summarise,
 )
 from fedscaffold.inference.sums import ProblemSums
-from fedscaffold.inference.training import Training, newton_path
+from fedscaffold.inference.training import Descent, newton_path
 from fedscaffold.problems import Logistic, Multinomial, Poisson, Ridge
 from tests.samples import WEIGHTED_KINDS, weighted
 
@@ -92,7 +92,7 @@ def test_the_sums_of_blocks_are_the_blocks_of_the_sum(kind: str) -> None:
 def descend(problem: Any, start: Any, steps: int) -> list[Certificate]:
     """The start, and the models after each of some Newton steps, or of fewer if these arrive."""
     source: Any = ProblemSums(problem)
-    at = Training(source)
+    at = Descent(source)
     return list(islice(newton_path(at, at.certificate(start)), steps + 1))
 
 

@@ -90,6 +90,7 @@ def test_many_rows_and_a_large_budget_come_near_the_pooled_coefficients(family: 
 @pytest.mark.parametrize("family", TARGETS)
 def test_the_plan_spends_the_budget_and_no_more(family: str) -> None:
     found = fs.fit(patients(), **asked(family, epsilon=1.5, delta=1e-3))
+    assert found.privacy is not None
     spent = fs.privacy.epsilon(
         noise_multiplier=found.privacy.noise_multiplier, delta=1e-3, steps=found.privacy.releases
     )

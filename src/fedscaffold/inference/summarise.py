@@ -14,7 +14,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import Covariance, covariance, fit_statistics, newton_step, residual_degrees
 from fedscaffold.inference.summary import Summary
 from fedscaffold.inference.sums import ClosingSums, ProblemSums
-from fedscaffold.inference.training import CLOSED, Training, newton_path
+from fedscaffold.inference.training import CLOSED, Descent, newton_path
 from fedscaffold.problems.families import family_of
 
 MEANING = {
@@ -152,7 +152,7 @@ def summarise(
     whole_number("max_steps", max_steps, least=0)
     most = MOST_STEPS_WITH_INTERCEPTS if client_intercepts and max_steps else max_steps
     source: Any = ProblemSums(problem, names=features, client_intercepts=client_intercepts)
-    at = Training(source)
+    at = Descent(source)
     found = first = at.certificate(np.asarray(problem.optimum() if theta is None else theta, dtype=np.float64))
     for steps, found in enumerate(newton_path(at, first)):
         if steps == most or found.distance <= CLOSED:

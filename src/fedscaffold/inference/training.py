@@ -120,7 +120,7 @@ class ErrorPoint:
     method: str = ""
 
 
-def newton_path(at: "Training", first: Certificate) -> Iterator[Certificate]:
+def newton_path(at: "Descent", first: Certificate) -> Iterator[Certificate]:
     """Yield certificates of models that come closer and closer to the optimum, from `first` on.
 
     Each step is halved until the loss decreases by a tenth of what the quadratic model promises, so that the
@@ -210,11 +210,11 @@ def train(
     InvalidInput
         If the data do not determine the coefficients, or Newton's method is asked for without Hessians.
     """
-    return Training(sums, trainer, tolerance, max_exchanges, look).run(start)
+    return Descent(sums, trainer, tolerance, max_exchanges, look).run(start)
 
 
 @dataclass
-class Training:
+class Descent:
     """The state of a training; parameters are as for `train`. Closing sums are asked for once at each model."""
 
     sums: Sums
