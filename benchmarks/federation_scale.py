@@ -28,7 +28,7 @@ from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import RoundRules, RunConfig, SitePolicy, TrainRequest, handle_request
 from fedscaffold.federation.messages import Reply
-from fedscaffold.federation.payloads import pack_reply, pack_request, unpack_reply, unpack_request
+from fedscaffold.federation.payloads import pack, unpack_reply, unpack_request
 from fedscaffold.federation.server.session import open_session
 
 DIM = 100
@@ -59,9 +59,9 @@ def measure(folder: Path, n_clients: int, *, rounds: int) -> dict[str, float]:
 
     def send(requests: Sequence[TrainRequest]) -> Iterator[Reply]:
         for request in requests:
-            packed = pack_request(request)
+            packed = pack(request)
             began = time.process_time()
-            reply = pack_reply(handle_request(unpack_request(packed), work, folder / "site", policy))
+            reply = pack(handle_request(unpack_request(packed), work, folder / "site", policy))
             spent[0] += time.process_time() - began
             yield unpack_reply(reply, request)
 

@@ -285,7 +285,7 @@ def test_runs_need_no_scipy() -> None:
 def test_a_client_loads_neither_rounds_of_simulations_nor_other_methods_and_engines() -> None:
     """A Flower client is a new process for every message: what it imports is most of our share of a round."""
     code = (
-        "import fedscaffold.federation.client.answer, sys; from fedscaffold import Scaffold\n"
+        "import fedscaffold.federation.client.requests, sys; from fedscaffold import Scaffold\n"
         "print(*(name for name in sys.modules if name.startswith('fedscaffold.')), sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,7 +1,6 @@
 """Runs, and histories of one run, that share disks: never mixed up, always named."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,7 @@ def test_a_run_whose_data_change_is_refused_by_the_site(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         run.run(3)
     assert refused.value.code is RefusalCode.DATA_CHANGED
-    run.policy = replace(SitePolicy.for_simulation(), changed_data="warn")
+    run.policy = SitePolicy.for_simulation().model_copy(update={"changed_data": "warn"})
     run.run(3)
     log = (tmp_path / "disks" / "node-1" / "audit.jsonl").read_text()
     assert '"data-changed"' in log

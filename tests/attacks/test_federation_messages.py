@@ -24,18 +24,15 @@ from fedscaffold.federation import (
     initial_ledger,
     train_request,
 )
-from fedscaffold.federation.client.answer import Site, answer_hello, answer_request
+from fedscaffold.federation.client.requests import Site, answer_hello, answer_request
 from fedscaffold.federation.messages import ClientHello, ClientRefused, Reply
 from fedscaffold.federation.payloads import (
     Payload,
-    pack_hello,
-    pack_reply,
-    pack_request,
+    pack,
     unpack_hello,
     unpack_reply,
 )
 from fedscaffold.federation.server.checks import malformed
-from fedscaffold.federation.server.ledger import gradient_request
 from tests.federation.federation import Federation
 from tests.samples import make
 
@@ -90,8 +87,12 @@ def test_requests_with_any_field_damaged(tmp_path: Path, method: Any) -> None:
     """Each gets a code, or is a request that makes sense; the site's table is read for none that does not."""
     config = config_of(method)
     ledger = initial_ledger(config, np.zeros(3))
-    request = train_request(config, ledger, 1) if method is METHODS[0] else gradient_request(config, ledger, 1)
-    packed = pack_request(request)
+    request = (
+        train_request(config, ledger, 1)
+        if method is METHODS[0]
+        else train_request(config, ledger, 1, phase="gradient")
+    )
+    packed = pack(request)
     damaged = [without(packed, name) for name in packed.values]
     damaged += [changed(packed, name, value) for name in packed.values for value in NASTY]
     damaged += [Payload(packed.values, {**packed.arrays, name: v}) for name in packed.arrays for v in VECTORS]
@@ -117,12 +118,12 @@ def test_replies_with_any_field_damaged(tmp_path: Path) -> None:
     """Each is refused with one printable line, or is the reply to another request, which is named."""
     config = config_of(METHODS[0])
     request = train_request(config, initial_ledger(config, np.zeros(3)), 1)
-    reply = answer_request(lambda: pack_request(request), site(tmp_path, []))
-    needed = [name for name in reply.values if name != "rows"]  # numbers of rows are compared, not refused
+    reply = answer_request(lambda: pack(request), site(tmp_path, []))
+    needed = [name for name in reply.values if name != "n_rows"]  # numbers of rows are compared, not refused
     damaged = [without(reply, name) for name in needed]
     damaged += [changed(reply, name, value) for name in needed for value in NASTY]
     damaged += [Payload(reply.values, {"vector": value}) for value in VECTORS]
-    damaged += [changed(reply, "rows", value) for value in NASTY if isinstance(value, float | str | list)]
+    damaged += [changed(reply, "n_rows", value) for value in NASTY if isinstance(value, float | str | list)]
     damaged += [Payload({**reply.values, "kind": "refused", "code": "\n\x1bx" * 10}), Payload({}, {})]
     for payload in damaged:
         found: Any = unpacked(partial(unpack_reply, payload, request))
@@ -137,8 +138,8 @@ def test_replies_with_any_field_damaged(tmp_path: Path) -> None:
 
 def test_introductions_with_any_field_damaged() -> None:
     """An infinite number of rows once stopped the server at every start."""
-    packed = pack_hello(ClientHello(client=1, dim=3, n_rows=20))
-    damaged = [without(packed, name) for name in packed.values if name != "rows"]
+    packed = pack(ClientHello(client=1, dim=3, n_rows=20))
+    damaged = [without(packed, name) for name in packed.values if name != "n_rows"]
     damaged += [changed(packed, name, value) for name in packed.values for value in NASTY]
     for payload in damaged:
         found = unpacked(partial(unpack_hello, payload))
@@ -164,10 +165,10 @@ def test_no_cell_of_a_table_leaves_in_an_error(
     request = train_request(config, initial_ledger(config, np.zeros(3)), 1)
     with caplog.at_level(logging.ERROR):
         for reply in (
-            answer_request(lambda: pack_request(request), site(tmp_path, [], load)),
+            answer_request(lambda: pack(request), site(tmp_path, [], load)),
             answer_hello(site(tmp_path, [], load)),
         ):
-            assert reply == Payload({"version": 3, "client": 1, "kind": "refused", "code": "data-unreadable"})
+            assert reply == Payload({"version": 4, "client": 1, "kind": "refused", "code": "data-unreadable"})
     assert "HIV positive" in (tmp_path / "audit.jsonl").read_text()
 
 
@@ -201,6 +202,6 @@ def test_a_reply_of_another_client_run_round_or_history_does_not_count(tmp_path:
     assert len(replies) == 18
     for asked, _ in replies:
         for other, reply in replies:
-            found: Any = unpack_reply(pack_reply(reply), asked)
+            found: Any = unpack_reply(pack(reply), asked)
             fits = malformed(asked, found) is None
             assert fits == (asked is other), malformed(asked, replace(found))

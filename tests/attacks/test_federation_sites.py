@@ -5,7 +5,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,9 @@ from fedscaffold.federation import (
     train_request,
 )
 from fedscaffold.federation.client import store
-from fedscaffold.federation.client.answer import Site, answer_request
+from fedscaffold.federation.client.requests import Site, answer_request
 from fedscaffold.federation.messages import Reply
-from fedscaffold.federation.payloads import pack_request
-from fedscaffold.federation.server.ledger import gradient_request
+from fedscaffold.federation.payloads import pack
 from fedscaffold.federation.server.session import open_session
 from tests.federation.federation import Federation
 from tests.samples import make
@@ -108,7 +106,7 @@ def test_what_needs_no_table_is_refused_before_it_is_read(tmp_path: Path) -> Non
     config = config_of(method=fs.FedAvg(step_size=0.1, local_steps=2**31 - 1))
     site = Site(client=lambda: 0, task=load, state_dir=lambda: tmp_path, policy=SitePolicy)
     request = train_request(config, initial_ledger(config, np.zeros(DIM)), 0)
-    assert answer_request(lambda: pack_request(request), site).values["code"] == "policy-local-steps"
+    assert answer_request(lambda: pack(request), site).values["code"] == "policy-local-steps"
 
 
 def test_rounds_and_runs_are_counted(tmp_path: Path) -> None:
@@ -138,7 +136,7 @@ def test_rows_that_are_kept_back_never_train(tmp_path: Path) -> None:
 def test_draws_depend_on_a_secret_of_the_site(tmp_path: Path) -> None:
     one, two = (ask(config_of(), tmp_path / name).vector for name in ("one", "two"))
     assert not np.array_equal(one, two)
-    seeded = replace(SitePolicy(), draws="seed")
+    seeded = SitePolicy(draws="seed")
     three, four = (ask(config_of(), tmp_path / name, seeded).vector for name in ("three", "four"))
     np.testing.assert_array_equal(three, four)
     assert stat.S_IMODE((tmp_path / "one" / "site.key").stat().st_mode) == 0o600
@@ -147,12 +145,12 @@ def test_draws_depend_on_a_secret_of_the_site(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("min_batch_size = 0", "min_batch_size must be a whole number of at least 1"),
-        ("min_batch = 5", "which a policy has not"),
-        ("keep_back = 1.0", "below 1"),
-        ("tell_rows = 1", "true or false"),
-        ("run_names = 5", "run_names must be a list"),
-        ("draws = 'both'", "one of secret, seed"),
+        ("min_batch_size = 0", "min_batch_size must be greater than or equal to 1, got 0"),
+        ("min_batch = 5", "min_batch is not a setting of the policy"),
+        ("keep_back = 1.0", "keep_back must be less than 1, got 1.0"),
+        ("tell_rows = 1", "tell_rows must be a valid boolean, got 1"),
+        ("run_names = 5", "run_names must be a valid tuple, got 5"),
+        ("draws = 'both'", "draws must be 'secret' or 'seed', got both"),
         ("min_rows = ", "cannot read the policy"),
         ("\x00", "cannot read the policy"),
     ],
@@ -167,7 +165,7 @@ def test_a_policy_that_makes_no_sense_lets_nothing_through(tmp_path: Path, text:
         policy=lambda: SitePolicy.load(path),
     )  # fmt: skip
     request = train_request(config_of(), initial_ledger(config_of(), np.zeros(DIM)), 0)
-    assert answer_request(lambda: pack_request(request), site).values["code"] == "policy-file"
+    assert answer_request(lambda: pack(request), site).values["code"] == "policy-file"
 
 
 class Noisy:
@@ -200,7 +198,7 @@ def test_noise_is_kept_whatever_the_method(tmp_path: Path, method: Any) -> None:
 
 def test_gradients_are_kept_too(tmp_path: Path) -> None:
     config = config_of(method=fs.FedLin(step_size=0.1, local_steps=1))
-    request = gradient_request(config, initial_ledger(config, np.zeros(DIM)), 0)
+    request = train_request(config, initial_ledger(config, np.zeros(DIM)), 0, phase="gradient")
     work = ProblemTask(records(), "reference")
     first = handle_request(request, work, tmp_path)
     work.open = None  # type: ignore[method-assign, assignment]  # must not be called
@@ -287,7 +285,7 @@ def test_the_server_names_a_client_whose_number_of_rows_has_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the site goes on with changed data, because its policy says so."""
-    policy = replace(SitePolicy.for_simulation(), changed_data="warn")
+    policy = SitePolicy.for_simulation().model_copy(update={"changed_data": "warn"})
     federation = Federation(
         tmp_path, make("ridge", (6, 9), DIM), fs.Scaffold(step_size=0.1, local_steps=2), policy=policy
     )

@@ -27,7 +27,7 @@ from fedscaffold.federation import (
 )
 from fedscaffold.federation.client.store import ClientStateFile, initial_stored_state, reconcile
 from fedscaffold.federation.messages import RESTATED, Reply
-from fedscaffold.federation.payloads import pack_reply, pack_request, unpack_reply, unpack_request
+from fedscaffold.federation.payloads import pack, unpack_reply, unpack_request
 from fedscaffold.federation.server.session import ServerSession
 from fedscaffold.simulation.setup import starting_point
 
@@ -109,9 +109,9 @@ class Federation:
         client = request.client
         if client not in self.works:
             self.works[client] = self.work_of(client)
-        received = unpack_request(pack_request(request), self.known)
+        received = unpack_request(pack(request), self.known)
         reply = handle_request(received, self.works[client], self.state_dir(client), self.policy)
-        return unpack_reply(pack_reply(reply), request)
+        return unpack_reply(pack(reply), request)
 
     def work_of(self, client: int) -> LocalTask:
         return ProblemTask(self.problem.subset([client]), self.engine)

@@ -225,3 +225,16 @@ def test_a_client_without_a_gradient_is_not_asked_for_local_steps(tmp_path: Path
     assert (BAD, "gradient") in asked
     assert (BAD, "train") not in asked
     assert federation.results[0].counted == (0, 1, 3)
+
+
+def test_a_client_keeps_its_update_as_long_as_the_server_counted_it(tmp_path: Path) -> None:
+    """The first client's labels are far from the others', so that the server shortens what it sends."""
+    x, y = np.random.default_rng(0).normal(size=(5, 20, 3)), np.random.default_rng(1).normal(size=(5, 20))
+    y[0] += 30.0 * x[0].sum(axis=1)
+    federation = Federation(
+        tmp_path, fs.problems.Ridge(x, y, l2=0.1), SCAFFOLD, batch_size=None, rules=RoundRules(), backup=False
+    )
+    federation.run(4)
+    assert all(0.0 < result.shortened[0] < 0.9 for result in federation.results)
+    assert not any(result.limited for result in federation.results)
+    assert federation.drift() < 1e-12 * np.abs(federation.control_variates()).max()

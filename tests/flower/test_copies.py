@@ -13,9 +13,9 @@ import fedscaffold as fs
 from benchmarks.flower_overhead import Trivial
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import RoundRules, RunConfig, SitePolicy, TrainRequest
-from fedscaffold.federation.client.answer import Site, answer_request
+from fedscaffold.federation.client.requests import Site, answer_request
 from fedscaffold.federation.messages import Reply
-from fedscaffold.federation.payloads import pack_request, unpack_reply
+from fedscaffold.federation.payloads import pack, unpack_reply
 from fedscaffold.federation.server import checks
 from fedscaffold.federation.server.session import open_session
 from fedscaffold.flower import wire
@@ -69,7 +69,7 @@ def test_a_round_with_a_large_model_holds_each_vector_at_most_twice(
     def send(requests: Sequence[TrainRequest]) -> list[Reply]:
         packed: dict[int, FlowerArray] = {}
         peak.reset()
-        messages = [wire.to_records(pack_request(request), packed) for request in requests]
+        messages = [wire.to_records(pack(request), packed) for request in requests]
         assert peak.vectors() < 1 + SLACK  # θ, once for all clients
         replies = [answer(*both) for both in zip(requests, messages, strict=True)]
         peak.reset()

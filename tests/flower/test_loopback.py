@@ -17,7 +17,7 @@ from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import AuditLog, Ledger, RunConfig, run_status, train_request
 from fedscaffold.federation.client.store import ClientStateFile, reconcile
-from fedscaffold.federation.server.checkpoint import CheckpointFolder
+from fedscaffold.federation.server.files import CheckpointFolder
 from fedscaffold.flower.certificates import make_key
 from tests.flower.loopback import Loopback
 

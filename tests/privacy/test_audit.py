@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedscaffold.benchmarking import audit_privacy
+from fedscaffold.benchmarking.privacy_audit import gaussian_bound, guessing_bound
 from fedscaffold.cli.main import app
 from fedscaffold.core.random.noise import step_noise
 from fedscaffold.privacy import ClientLevel, RecordLevel, epsilon
-from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.types import Array, IntArray
 
 T = TypeVar("T")
@@ -129,6 +129,30 @@ def shown(value: object, *, longest: int = 60) -> str:
         return f"a {type(value).__name__}"
     text = ascii(text[: 2 * longest])[1:-1]
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def in_words(error: Any, what: str) -> InvalidInput:
+    """Return a validation error of pydantic as one of this package, with all problems and the values given."""
+    found = Collector(what)
+    for each in error.errors():
+        parts = (str(part) for part in each["loc"] if part not in ("float", "str", "int", "constrained-float"))
+        name = shown(".".join(parts))  # a key may hold anything
+        text = each["msg"].removeprefix("Value error, ")
+        if each["type"] == "missing":
+            found.add(f"{name} is required")
+        elif each["type"] == "extra_forbidden":
+            found.add(f"{name} is not a setting of {what}")
+        elif not name:
+            found.add(text)
+        elif text.startswith("Input should be "):
+            found.add(f"{name} must be {text.removeprefix('Input should be ')}, got {shown(each['input'])}")
+        else:
+            found.add(f"{name}: {text[0].lower() + text[1:]}, got {shown(each['input'])}")
+    try:
+        found.raise_any()
+    except InvalidInput as collected:
+        return collected
+    raise AssertionError("a validation error has problems") from error
 
 
 def check_problem_and_method(problem: Any, method: Any) -> None:

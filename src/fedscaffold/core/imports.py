@@ -11,7 +11,7 @@ from fedscaffold.core.errors import MissingDependency
 EXTRAS = {
     "cryptography": ("secure sums and keys need cryptography", "secure"),
     "flwr": ("federations need Flower", "flower"),
-    "pydantic": ("studies need pydantic", "study"),
+    "pydantic": ("federations and studies need pydantic", "study"),
     "scipy": ("statistics of tables need SciPy", "data"),
     "starlette": ("the live page needs a web server", "dashboard"),
     "uvicorn": ("the live page needs a web server", "dashboard"),

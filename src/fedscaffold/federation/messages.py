@@ -3,40 +3,68 @@
 Down go the server state, θ first, and the last round in which the client's update was counted, that is, entered
 the server's mean. Up comes one vector. Client states, such as control variates, stay with their clients, with one
 exception: a client that lost its own, or whose own was limited, receives the server's backup of it.
+
+What arrives is validated by the fields' types in `payloads`.
 """
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field, InstanceOf
+
+from fedscaffold.core.privacy import ClientLevel
 from fedscaffold.core.types import Array
+from fedscaffold.federation.history import HISTORY_PATTERN, RUN_PATTERN
 from fedscaffold.federation.refusals import RefusalCode
-from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.federation.run_config import MOST_CLIENTS, MOST_DIM, RunConfig
+from fedscaffold.privacy.grid import CLIP
 
 NEVER = -1  # in place of the number of a round
 RESTATED = 0.0  # in place of a scale: another vector counted, and the server sends the client its new state
-PLACE = ("client", "run", "history", "resets", "round")  # fields that a reply repeats from its request
+MOST_ROWS = 2**53  # beyond, weights in float64 would not be exact
+
+Client = Annotated[int, Field(strict=True, ge=0, le=MOST_CLIENTS)]
+Index = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Rows = Annotated[int, Field(strict=True, ge=1, le=MOST_ROWS)]
+Digest = Annotated[str, Field(strict=True, pattern=f"^{HISTORY_PATTERN}$")]
 Phase = Literal["train", "gradient"]
 LossReason = Literal["missing", "other-history"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TrainRequest:
-    """A request of the server to one client in one round.
+class RoundPlace:
+    """The fields that a reply repeats from its request.
+
+    Parameters
+    ----------
+    client
+        Index of the client that is asked, 0, ..., N − 1.
+    run
+        The run's random identity, 32 hexadecimal digits.
+    history
+        Digest of the run's history up to the beginning of this round, 64 hexadecimal digits.
+    resets
+        How often all client states of the run were reset so far.
+    round
+        Index of the round, 0, 1, ...
+    """
+
+    client: Client
+    run: Annotated[str, Field(strict=True, pattern=f"^{RUN_PATTERN}$")]
+    history: Digest
+    resets: Index
+    round: Index
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainRequest(RoundPlace):
+    """A request of the server to one client in one round, with the fields of `RoundPlace`.
 
     Parameters
     ----------
     config
         The run's configuration.
-    run
-        The run's random identity, 32 hexadecimal digits.
-    history
-        Digest of the run's history up to the beginning of this round, 64 hexadecimal digits.
-    client
-        Index of the client that is asked, 0, ..., N − 1.
-    resets
-        How often all client states of the run were reset so far.
-    round
-        Index of the round, 0, 1, ...
     phase
         "train" for local steps, or "gradient" for a gradient at θ, which a method such as FedLin exchanges first.
     server
@@ -71,33 +99,28 @@ class TrainRequest:
     ('train', 0, 32)
     """
 
-    config: RunConfig
-    run: str
-    history: str
-    client: int
-    resets: int
-    round: int
+    config: InstanceOf[RunConfig]
     phase: Phase = "train"
     server: Any
-    last_counted: int = NEVER
-    counted_history: str | None = None
-    counted_scale: float = 1.0
+    last_counted: Annotated[int, Field(strict=True, ge=NEVER)] = NEVER
+    counted_history: Digest | None = None
+    counted_scale: Annotated[float, Field(strict=True, ge=0.0, le=1.0)] = 1.0
     server_after: Any = None
     client_state: Any = None
-    mean_gradient: Array | None = None
-    return_state: bool = False
+    mean_gradient: Any = None
+    return_state: Annotated[bool, Field(strict=True)] = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClientUpdate:
+class ClientUpdate(RoundPlace):
     """A client's reply to a request: the method's message after local steps, or a gradient.
 
     Parameters
     ----------
-    client, run, history, resets, round, phase
-        As in the request that it answers; see `TrainRequest`.
+    phase
+        As in the request that it answers, and so are the fields of `RoundPlace`.
     vector
-        The vector that the client sends, shape (dim,).
+        The vector that the client sends, shape (dim,); see `message_of`.
     n_rows
         The number of rows that it was made from; None if the site does not send it.
     client_state
@@ -114,25 +137,18 @@ class ClientUpdate:
     2
     """
 
-    client: int
-    run: str
-    history: str
-    resets: int
-    round: int
-    phase: str
-    vector: Array
-    n_rows: int | None = None
+    phase: Phase
+    vector: Any
+    n_rows: Rows | None = None
     client_state: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateLost:
+class StateLost(RoundPlace):
     """A client's reply when it does not have the state that the request's `last_counted` implies.
 
     Parameters
     ----------
-    client, run, history, resets, round
-        As in the request; see `TrainRequest`.
     reason
         "missing", or "other-history" for a state that does not fit the request's history.
 
@@ -143,12 +159,12 @@ class StateLost:
     'missing'
     """
 
-    client: int
-    run: str
-    history: str
-    resets: int
-    round: int
     reason: LossReason = "missing"
+
+
+def _known_code(code: Any) -> Any:
+    """Return a code; a site of a later version may have codes that this one does not know."""
+    return code if code in list(RefusalCode) else RefusalCode.INTERNAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +185,8 @@ class ClientRefused:
     'data-changed'
     """
 
-    client: int
-    code: RefusalCode
+    client: Client
+    code: Annotated[RefusalCode, BeforeValidator(_known_code)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,16 +218,31 @@ Reply = ClientUpdate | StateLost | ClientRefused | ClientFailed
 class ClientHello:
     """A client's introduction: its index, its number of parameters and, if its policy allows, of rows n_c."""
 
-    client: int
-    dim: int
-    n_rows: int | None = None
+    client: Client
+    dim: Annotated[int, Field(strict=True, ge=1, le=MOST_DIM)]
+    n_rows: Rows | None = None
 
 
-def place_of(message: TrainRequest | ClientUpdate | StateLost) -> dict[str, Any]:
+def place_of(message: RoundPlace) -> dict[str, Any]:
     """Return the fields of a request that its reply repeats."""
-    return {name: getattr(message, name) for name in PLACE}
+    return {field.name: getattr(message, field.name) for field in dataclasses.fields(RoundPlace)}
+
+
+def message_of(config: RunConfig, vector: Array, theta: Array) -> Array:
+    """Return the method's message in a vector that was sent.
+
+    To protect clients, the noisy change of θ is sent, in whole numbers of units clip / 2³⁰, and θ is added here.
+    """
+    if not isinstance(config.privacy, ClientLevel):
+        return vector
+    return theta + vector * (config.privacy.clip / CLIP)
 
 
 def shorten(sent: Array, theta: Array, scale: float) -> Array:
     """Return θ + scale·(sent − θ), to the same bits on server and client; the update itself for a scale of 1."""
     return sent if scale == 1.0 else theta + scale * (sent - theta)
+
+
+def named_arrays(prefix: str, state: Any) -> dict[str, Array]:
+    """Return the arrays of a state by name, for a message or a file."""
+    return {f"{prefix}/{name}": values for name, values in state._asdict().items()}

@@ -9,8 +9,8 @@ from flwr.clientapp import ClientApp
 
 from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine, Method, Problem
-from fedscaffold.federation.client.answer import Site, answer_hello, answer_request
 from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.requests import Site, answer_hello, answer_request
 from fedscaffold.federation.client.task import LocalTask, ProblemTask
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.run_config import find_method

@@ -1,5 +1,6 @@
 """The nodes of a Flower federation: their clients, and requests to them."""
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,19 +9,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import Array as FlowerArray
 from flwr.app import Message, MessageType, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation.log import LOG as PROTOCOL_LOG
 from fedscaffold.federation.messages import ClientFailed, ClientHello, ClientRefused, Reply, TrainRequest
-from fedscaffold.federation.payloads import pack_request, unpack_hello, unpack_reply
-from fedscaffold.federation.refusals import MEANING
+from fedscaffold.federation.payloads import pack, unpack_hello, unpack_reply
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.flower import wire
-from fedscaffold.flower.log import LOG
 
 T = TypeVar("T")
+FLOWER_LOG = logging.getLogger("flwr")  # among whose lines those of the protocol and of this package stand
+LOG = FLOWER_LOG.getChild("fedscaffold")
 POLL_INTERVAL = 0.25  # seconds between two looks for replies
 DISCOVER_INTERVAL = 3.0  # seconds between two looks for new nodes while replies are awaited
 SELF_REGISTERED_WITHIN = 1.0  # seconds between a node's own registration and its activation, at most
@@ -102,7 +103,7 @@ class Nodes:
                     raise InvalidInput(f"it does not say which client it is: {reason}")
                 hello = unpack_hello(wire.from_records(reply.content))
                 if isinstance(hello, ClientRefused):
-                    raise InvalidInput(f"it does not take part: {MEANING[hello.code]}")
+                    raise InvalidInput(f"it does not take part: {hello.code.meaning}")
                 self._ask_hello_at[node] = math.inf
                 self._enter(node, infos[node], hello)
             except InvalidInput as error:
@@ -131,7 +132,7 @@ class Nodes:
                 if asked_at.get(client) != self._node_of[client]:
                     node = asked_at[client] = self._node_of[client]
                     ttl = max(1.0, begun + timeout - time.monotonic())
-                    content, group = wire.to_records(pack_request(request), packed), str(request.round)
+                    content, group = wire.to_records(pack(request), packed), str(request.round)
                     message = Message(content, node.number, MessageType.TRAIN, ttl=ttl, group_id=group)
                     messages.append((message, (client, node)))
             sent |= self._push(messages)
@@ -154,7 +155,7 @@ class Nodes:
         self._offline = (self._offline | clients) - online
         return online
 
-    def _enter(self, node: Node, info: NodeInfo, hello: ClientHello) -> None:
+    def _enter(self, node: Node, info: Any, hello: ClientHello) -> None:
         client, key = hello.client, info.public_key.hex()
         if client >= self.config.n_clients:
             raise InvalidInput(
@@ -189,7 +190,7 @@ class Nodes:
         return [(name, reply) for name, reply in named if name in sent]
 
 
-def _registered_by_operator(info: NodeInfo) -> bool:
+def _registered_by_operator(info: Any) -> bool:
     """Return whether the node was registered before it was started, as with node authentication.
 
     A node that registers itself, as without, is activated as soon as that is done.
@@ -212,3 +213,19 @@ def _read(request: TrainRequest, reply: Message) -> Reply:
     if found.client != client:
         return ClientFailed(client=client, reason=f"its reply says that it is client {found.client}")
     return found
+
+
+class _FlowerHandlers(logging.Handler):
+    """A handler that passes lines on to the handlers that Flower's logger has at that time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for handler in FLOWER_LOG.handlers:
+            if record.levelno >= handler.level:
+                handler.handle(record)
+
+
+def show_protocol_log() -> None:
+    """Write the lines of the protocol's log to Flower's handlers from now on."""
+    if not any(isinstance(handler, _FlowerHandlers) for handler in PROTOCOL_LOG.handlers):
+        PROTOCOL_LOG.addHandler(_FlowerHandlers())
+        PROTOCOL_LOG.setLevel(logging.DEBUG)  # Flower's handlers have their own levels

@@ -14,19 +14,19 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
-from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
+from fedscaffold.core.privacy import ClientLevel, Privacy
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.federation.client.policy import check_noise
 from fedscaffold.federation.messages import Reply, TrainRequest
+from fedscaffold.federation.refusals import Refusal
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server.rules import RoundRules, TooFewClients
-from fedscaffold.federation.server.session import ServerSession, open_session
+from fedscaffold.federation.server.round import RoundRules, TooFewClients
+from fedscaffold.federation.server.session import open_session
 from fedscaffold.flower.certificates import key_in_hexadecimal
-from fedscaffold.flower.log import LOG, show_protocol_log
-from fedscaffold.flower.nodes import Nodes
+from fedscaffold.flower.nodes import LOG, Nodes, show_protocol_log
 from fedscaffold.flower.wire import arrays_like, vector_of
-from fedscaffold.methods import FedAvg, GradientScaffold, Scaffold
 
 Weights = Literal["rows", "uniform"] | Sequence[float]
 CLIENT_METRICS = ("counted", "refused", "shortened", "limited")  # clients by what became of their updates
@@ -124,11 +124,18 @@ class Strategy:
         connect_timeout: float = 60.0,
         evaluation: FlowerStrategy | None = None,
     ) -> None:
-        _check_privacy(privacy, method, batch_size, weights)
         self.config = RunConfig(
             name=name, method=method, n_clients=n_clients, dim=1, seed=seed, batches=Batches(batch_size, sampling),
             privacy=privacy,
         )  # fmt: skip
+        try:
+            check_noise(self.config)
+        except Refusal as refusal:  # which every site would answer
+            raise InvalidInput(str(refusal)) from None
+        if isinstance(privacy, ClientLevel) and isinstance(weights, str) and weights == "rows":
+            raise InvalidInput(
+                "with privacy=ClientLevel(...) clients must not report numbers of rows; take weights='uniform'"
+            )
         self.rules = RoundRules(min_clients=min_clients, attempts=attempts, outlier_factor=outlier_factor)
         self.weights = _check_weights(weights, n_clients)
         self.folder, self.backup_client_states = Path(folder).expanduser(), backup_client_states
@@ -178,15 +185,30 @@ class Strategy:
             keep_checkpoints=self.keep_checkpoints,
         ) as session:  # fmt: skip
             nodes = Nodes(grid, config, allowed_keys=self.keys, pin_keys=self.pin_node_keys, keys=session.keys)
-            self._check_weights_are(session, nodes)
+            given = self._given_weights()
+            if session.saved is not None and given is not None and not np.allclose(session.saved.weights, given):
+                raise CheckpointMismatch(
+                    f"{self.folder} belongs to a run with other weights; choose another name and folder"
+                )
             session.begin(lambda: self._resolve_weights(nodes))
 
             def send(requests: Sequence[TrainRequest]) -> Iterable[Reply]:
                 return nodes.send(requests, timeout=timeout, connect_timeout=self.connect_timeout)
 
             result = Result(arrays=arrays_like(session.ledger.server.theta[0], initial_arrays))
-            if evaluate_fn is not None and session.ledger.round == 0:
-                _record(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
+
+            def evaluate(round: int) -> None:
+                if self.evaluation is not None and round > 0:
+                    settings = evaluate_config or ConfigRecord()
+                    asked = self.evaluation.configure_evaluate(round, result.arrays, settings, grid)
+                    replies = grid.send_and_receive(asked, timeout=timeout)
+                    if metrics := self.evaluation.aggregate_evaluate(round, replies):
+                        result.evaluate_metrics_clientapp[round] = metrics
+                if evaluate_fn is not None and (found := evaluate_fn(round, result.arrays)) is not None:
+                    result.evaluate_metrics_serverapp[round] = found
+
+            if session.ledger.round == 0:
+                evaluate(0)
             while session.ledger.round < num_rounds:
                 closed = session.run_round(send)
                 round = closed.ledger.round
@@ -195,33 +217,21 @@ class Strategy:
                 result.train_metrics_clientapp[round] = MetricRecord(
                     {name: sorted(getattr(closed, name)) for name in CLIENT_METRICS}
                 )
-                if self.evaluation is not None:
-                    given = ConfigRecord() if evaluate_config is None else evaluate_config
-                    asked = self.evaluation.configure_evaluate(round, result.arrays, given, grid)
-                    replies = grid.send_and_receive(asked, timeout=timeout)
-                    metrics = self.evaluation.aggregate_evaluate(round, replies)
-                    _record(result.evaluate_metrics_clientapp, round, metrics)
-                if evaluate_fn is not None:
-                    _record(result.evaluate_metrics_serverapp, round, evaluate_fn(round, result.arrays))
+                evaluate(round)
         return result
 
-    def _check_weights_are(self, session: ServerSession, nodes: Nodes) -> None:
-        """Raise if a run that continues was begun with other weights."""
-        if session.saved is None or self.weights == "rows":
-            return
-        if not np.allclose(session.saved.weights, self._resolve_weights(nodes)[0]):
-            raise CheckpointMismatch(
-                f"{self.folder} belongs to a run with other weights; choose another name and folder"
-            )
+    def _given_weights(self) -> Array | None:
+        """Return w_c, (N,), with sum one; None if they depend on numbers of rows."""
+        n = self.config.n_clients
+        if isinstance(self.weights, str):
+            return np.full(n, 1.0 / n) if self.weights == "uniform" else None
+        return np.asarray(self.weights) / np.sum(self.weights)
 
     def _resolve_weights(self, nodes: Nodes) -> tuple[Array, IntArray]:
         """Return w_c, (N,), with sum one, and the numbers of rows, 0 if unknown; wait for clients if needed."""
-        clients = range(self.config.n_clients)
-        unknown = np.zeros(len(clients), dtype=np.int64)
-        if not isinstance(self.weights, str):
-            return np.asarray(self.weights) / np.sum(self.weights), unknown
-        if self.weights == "uniform":
-            return np.full(len(clients), 1.0 / len(clients)), unknown
+        clients, given = range(self.config.n_clients), self._given_weights()
+        if given is not None:
+            return given, np.zeros(len(clients), dtype=np.int64)
         for _ in range(self.rules.attempts):
             online = nodes.wait_for(clients, seconds=self.connect_timeout)
             if len(online) == len(clients):
@@ -243,26 +253,6 @@ class Strategy:
         return rows / rows.sum(), rows
 
 
-def _check_privacy(privacy: Privacy | None, method: Method, batch_size: int | None, weights: Weights) -> None:
-    """Raise if clients would reject the settings, or if weights would reveal more than the noise covers."""
-    if privacy is None:
-        return
-    if isinstance(privacy, RecordLevel) and batch_size is not None:
-        raise InvalidInput("with privacy=RecordLevel(...) steps must be on all rows; leave batch_size out")
-    if isinstance(privacy, ClientLevel):
-        if privacy.summed:
-            raise InvalidInput(
-                "this server sees every message, each of which needs all of the noise: take "
-                "privacy=ClientLevel(summed=False), or a study with secure sums and protect='sites'"
-            )
-        if isinstance(weights, str) and weights == "rows":
-            raise InvalidInput(
-                "with privacy=ClientLevel(...) clients must not report numbers of rows; take weights='uniform'"
-            )
-    if type(method) not in (Scaffold, GradientScaffold, FedAvg):
-        raise InvalidInput(f"with privacy use Scaffold or FedAvg, not {type(method).__name__}")
-
-
 def _check_weights(weights: Weights, n_clients: int) -> Weights:
     if isinstance(weights, str):
         if weights not in ("rows", "uniform"):
@@ -281,8 +271,3 @@ def _check_keys(keys: Mapping[int, str], n_clients: int) -> dict[int, str]:
     if len(set(found.values())) != n_clients:
         raise InvalidInput("keys of different clients must differ")
     return found
-
-
-def _record(results: dict[int, MetricRecord], round: int, metrics: MetricRecord | None) -> None:
-    if metrics is not None:
-        results[round] = metrics

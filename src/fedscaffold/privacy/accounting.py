@@ -82,9 +82,8 @@ def epsilon(
     >>> amplified < 0.2 * all_alone
     True
     """
-    z = not_negative("noise_multiplier", noise_multiplier)
-    delta, steps, share, _ = _checked(delta, steps, batch_size, records, sampling, adjacency)
-    return _epsilon(((z, steps, share),), delta, adjacency)
+    parts = [NoisySteps(noise_multiplier, steps, batch_size, sampling)]
+    return composed_epsilon(parts, delta=delta, records=records, adjacency=adjacency)
 
 
 class NoisySteps(NamedTuple):
@@ -144,8 +143,9 @@ def composed_epsilon(
         return 0.0
     found = []
     for z, steps, batch_size, sampling in parts:
-        delta, steps, share, _ = _checked(delta, steps, batch_size, records, sampling, adjacency)
-        found.append((not_negative("noise_multiplier", z), steps, share))
+        not_negative("noise_multiplier", z)
+        delta, steps, share = _checked(delta, steps, batch_size, records, sampling, adjacency)
+        found.append((float(z), steps, share))
     return _epsilon(tuple(found), delta, adjacency)
 
 
@@ -188,7 +188,7 @@ def noise_for(
     wanted = positive("epsilon", epsilon)
     if not WANTED[0] <= wanted <= WANTED[1]:
         raise InvalidInput(f"epsilon must be between {WANTED[0]:g} and {WANTED[1]:g}, got {given(wanted)}")
-    return _noise_for(wanted, *_checked(delta, steps, batch_size, records, sampling, adjacency))
+    return _noise_for(wanted, *_checked(delta, steps, batch_size, records, sampling, adjacency), adjacency)
 
 
 def client_epsilons(
@@ -259,8 +259,8 @@ def client_epsilons(
 
 def _checked(
     delta: Any, steps: Any, batch_size: Any, records: Any, sampling: Any, adjacency: Any
-) -> tuple[float, int, float, str]:
-    """Return δ, number of steps, sampled share and adjacency; raise if they cannot be combined."""
+) -> tuple[float, int, float]:
+    """Return δ, number of steps and sampled share; raise if they cannot be combined."""
     delta, steps = positive("delta", delta), whole_number("steps", steps, least=1)
     choice("sampling", sampling, get_args(Sampling))
     choice("adjacency", adjacency, get_args(Adjacency))
@@ -270,7 +270,7 @@ def _checked(
         of = "" if records is None else f", one over the {records:,} that are protected"
         raise InvalidInput(f"delta must be below {1.0 / (records or 1):.3g}{of}; got {given(delta)}")
     if batch_size is None or batch_size == records:
-        return delta, steps, 1.0, adjacency
+        return delta, steps, 1.0
     size = whole_number("batch_size", batch_size, least=1)
     if records is None:
         raise InvalidInput("records is required when batch_size is given")
@@ -285,7 +285,7 @@ def _checked(
         raise InvalidInput(
             "for batches drawn without replacement only replaced records have a bound; pass adjacency='replace'"
         )
-    return delta, steps, size / records, adjacency
+    return delta, steps, size / records
 
 
 @lru_cache(maxsize=4096)

@@ -22,6 +22,7 @@ from fedscaffold.privacy.accounting import Adjacency, NoisySteps, composed_epsil
 
 WHAT = "a client's privacy budget"
 LOCK_WAIT = 10.0  # seconds; another process holds the lock for milliseconds
+Spent = dict[tuple[str, NoisySteps], NoisySteps]  # by run, noise and batches
 
 
 class BudgetSpent(InvalidInput):
@@ -99,30 +100,42 @@ class PrivacyBudget:
             text = file.read().decode(errors="replace")
             if new and not text:
                 text = _add(file, "", {"what": WHAT, "budget": self._budget()})
-            runs = self._parse(text)
-            for parts, limit, whose in self._limits(runs):
+            spent = self._parse(text)
+            for parts, limit, whose in self._limits(spent):
                 after = self._after(parts, steps)
                 if after > limit:
                     raise BudgetSpent(
                         f"{steps:,} more steps would spend ε = {after:.3g} of {whose} of {limit:g}; "
-                        f"{self._left(runs):,} are left"
+                        f"{self._left(spent):,} are left"
                     )
-            _add(file, text, {"run": self.run, **self._with([], steps)[0]._asdict()})
+            _add(file, text, {"run": self.run, **self._next(steps)._asdict()})
 
     @property
     def parts(self) -> list[NoisySteps]:
         """All steps so far; steps of a run with the same noise and batches are one part."""
-        return [part for parts in self._runs().values() for part in parts]
+        return list(self._spent().values())
 
-    def _runs(self) -> dict[str, list[NoisySteps]]:
-        """Read the steps so far of each run."""
-        if not Path(self.file).exists():
-            return {}
-        return self._parse(read_text(self.file, "the budget"))
+    @property
+    def steps(self) -> int:
+        """Number of steps so far, of any noise."""
+        return sum(part.steps for part in self.parts)
 
-    def _parse(self, text: str) -> dict[str, list[NoisySteps]]:
-        """Return the steps of each run in the lines of a file."""
-        name, runs = os.fspath(self.file), dict[str, list[NoisySteps]]()
+    @property
+    def spent(self) -> float:
+        """ε spent so far."""
+        return self._epsilon(self.parts)
+
+    @property
+    def steps_left(self) -> int:
+        """Number of further steps with this noise and these batches that the budget allows."""
+        return self._left(self._spent())
+
+    def _spent(self) -> Spent:
+        return self._parse(read_text(self.file, "the budget")) if Path(self.file).exists() else {}
+
+    def _parse(self, text: str) -> Spent:
+        """Return the steps in the lines of a file, by run, noise and batches."""
+        name, spent = os.fspath(self.file), Spent()
         lines = text.split("\n")[:-1]
         if not lines:
             raise InvalidInput(f"{name} is not a privacy budget, or is damaged")
@@ -139,36 +152,25 @@ class PrivacyBudget:
                         "budgets"
                     )
                 continue
-            run, part = fields.text("run"), self._part(fields)
-            runs[run] = _joined(runs.get(run, []), part)
-        return runs
+            fields.only("run", *NoisySteps._fields)
+            batch = None if fields.value("batch_size") is None else fields.integer("batch_size", least=1)
+            sampling: Any = fields.choice("sampling", *get_args(Sampling))
+            one = NoisySteps(fields.number("noise_multiplier", least=0.0), 0, batch, sampling)
+            before = spent.get((fields.text("run"), one), one).steps
+            spent[fields.text("run"), one] = one._replace(steps=before + fields.integer("steps", least=1))
+        return spent
 
-    def _limits(self, runs: dict[str, list[NoisySteps]]) -> list[tuple[list[NoisySteps], float, str]]:
+    def _limits(self, spent: Spent) -> list[tuple[list[NoisySteps], float, str]]:
         """Return the steps that are counted together, the ε that they may spend, and its name in messages."""
-        everything = [part for parts in runs.values() for part in parts]
-        limits = [(everything, self.epsilon, "a budget")]
+        limits = [(list(spent.values()), self.epsilon, "a budget")]
         if self.run_epsilon is not None:
-            limits.append((runs.get(self.run, []), self.run_epsilon, "a run's part"))
+            own = [part for (run, _), part in spent.items() if run == self.run]
+            limits.append((own, self.run_epsilon, "a run's part"))
         return limits
 
-    @property
-    def steps(self) -> int:
-        """Number of steps so far, of any noise."""
-        return sum(part.steps for part in self.parts)
-
-    @property
-    def spent(self) -> float:
-        """ε spent so far."""
-        return self._epsilon(self.parts)
-
-    @property
-    def steps_left(self) -> int:
-        """Number of further steps with this noise and these batches that the budget allows."""
-        return self._left(self._runs())
-
-    def _left(self, runs: dict[str, list[NoisySteps]]) -> int:
+    def _left(self, spent: Spent) -> int:
         low, high = 0, 1
-        limits = self._limits(runs)
+        limits = self._limits(spent)
 
         def allowed(steps: int) -> bool:
             return all(self._after(parts, steps) <= limit for parts, limit, _ in limits)
@@ -180,42 +182,27 @@ class PrivacyBudget:
             low, high = (middle, high) if allowed(middle) else (low, middle)
         return low
 
-    def _with(self, parts: Sequence[NoisySteps], steps: int) -> list[NoisySteps]:
-        """Return some steps and further ones of this budget's noise and batches."""
-        return _joined(parts, NoisySteps(self.noise_multiplier, steps, self.batch_size, self.sampling))
+    def _next(self, steps: int) -> NoisySteps:
+        return NoisySteps(self.noise_multiplier, steps, self.batch_size, self.sampling)
 
     def _after(self, parts: Sequence[NoisySteps], steps: int) -> float:
-        """Return ε of some steps and further ones."""
-        return self._epsilon(self._with(parts, steps))
+        """Return ε of some steps and further ones of this budget's noise and batches."""
+        return self._epsilon([*parts, self._next(steps)])
 
     def _epsilon(self, parts: Sequence[NoisySteps]) -> float:
         found = composed_epsilon(parts, delta=self.delta, records=self.records, adjacency=self.adjacency)
         return found if math.isfinite(found) else math.inf
 
-    def _part(self, fields: Fields) -> NoisySteps:
-        fields.only("run", *NoisySteps._fields)
-        sampling: Any = fields.choice("sampling", *get_args(Sampling))
-        batch = None if fields.value("batch_size") is None else fields.integer("batch_size", least=1)
-        noise = fields.number("noise_multiplier", least=0.0)
-        return NoisySteps(noise, fields.integer("steps", least=1), batch, sampling)
-
     def _budget(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("delta", "records", "adjacency")}
 
 
-def _joined(parts: Sequence[NoisySteps], more: NoisySteps) -> list[NoisySteps]:
-    """Return steps and further ones; steps with the same noise and batches are one part."""
-    others = [part for part in parts if part._replace(steps=0) != more._replace(steps=0)]
-    same = sum(part.steps for part in parts) - sum(part.steps for part in others)
-    return [*others, more._replace(steps=same + more.steps)]
-
-
 def _add(file: BinaryIO, text: str, line: dict[str, Any]) -> str:
     """Write a line after the last whole one of a file, and return the file's new text."""
-    whole = text[: text.rfind("\n") + 1] + json.dumps(line) + "\n"
-    file.seek(len(whole.encode()) - len(json.dumps(line)) - 1)
+    whole, new = text[: text.rfind("\n") + 1], json.dumps(line) + "\n"
+    file.seek(len(whole.encode()))
     file.truncate()
-    file.write(f"{json.dumps(line)}\n".encode())
+    file.write(new.encode())
     file.flush()
     os.fsync(file.fileno())
-    return whole
+    return whole + new

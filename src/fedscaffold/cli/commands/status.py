@@ -1,6 +1,5 @@
 """`fedscaffold status`: how a federated run stands, from its server's folder."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.cli.options import AsJson, print_table
 from fedscaffold.core.checks import shown
-from fedscaffold.federation.server.status import RunStatus, run_status
+from fedscaffold.federation.server.session import RunStatus, run_status
 
 EXIT_CODES = {"finished": 0, "running": 3, "stopped": FAILED, "killed": FAILED}
 EXAMPLES = (
@@ -35,7 +34,7 @@ def command(
     with refusals(interrupted="nothing was changed"):
         found = run_status(folder)
         if as_json:
-            typer.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=True))
+            typer.echo(json.dumps(found.model_dump(), ensure_ascii=True))
         else:
             print_table(f"run {found.name}", _facts(found))
     raise typer.Exit(EXIT_CODES[found.state])
@@ -48,11 +47,11 @@ def _facts(found: RunStatus) -> Iterator[tuple[str, str]]:
     yield "identity", found.run
     yield "last entry", found.since
     yield "counted in the last round", ", ".join(map(str, found.counted)) or "none"
-    for client, reason in (found.refused or {}).items():
+    for client, reason in found.refused.items():
         yield f"client {client} rejected", shown(reason, longest=300)
-    for client, scale in (found.shortened or {}).items():
+    for client, scale in found.shortened.items():
         yield f"client {client} shortened", f"to {scale:.3g} of its update's length"
-    for client, share in (found.limited or {}).items():
+    for client, share in found.limited.items():
         yield f"client {client} limited", f"to {share:.3g} of its control variate's length"
     if found.resets:
         yield "resets of all client states", str(found.resets)

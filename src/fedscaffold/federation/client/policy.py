@@ -1,28 +1,34 @@
-"""A site's policy: the requests that it allows, from a file at the site."""
+"""A site's policy, from a file at the site: the requests that it allows, and the noise that they need."""
 
-import dataclasses
-import hashlib
 import os
 import tomllib
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedscaffold.core.checks import in_words
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import Fields
-from fedscaffold.federation.client.task import LocalTask, ProblemTask
+from fedscaffold.core.privacy import ClientLevel
+from fedscaffold.federation.client.task import LocalTask
 from fedscaffold.federation.messages import TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.methods import FedAvg, GradientScaffold, Scaffold
+from fedscaffold.privacy.grid import CLIP, MOST
+from fedscaffold.simulation.protection import check_client_level
 
-MOST = 2**63 - 1
+CLIPS = 1e-100, 1e100  # beyond, numbers lose digits
 DELTA_SHARE = 0.1  # δ of a privacy budget in units of one over the rows, unless given
+UNLIMITED = 2**63 - 1
+
+Count = Annotated[int, Field(ge=1, le=UNLIMITED)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Names = Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(strict=False)]  # TOML has lists
 
 
-@dataclass(frozen=True, kw_only=True)
-class SitePolicy:
+class SitePolicy(BaseModel):
     """The limits of a site for requests of any server; a request that breaks one is rejected before any work.
 
     The defaults are meant to be safe for tables of people: no update is made from fewer than ten records at a
@@ -76,59 +82,48 @@ class SitePolicy:
     >>> SitePolicy(min_batch_size=0)
     Traceback (most recent call last):
     ...
-    fedscaffold.core.errors.InvalidInput: the policy: min_batch_size must be a whole number of at least 1, got 0
+    fedscaffold.core.errors.InvalidInput: min_batch_size must be greater than or equal to 1, got 0
     """
 
-    min_batch_size: int = 10
-    min_rows: int = 10
-    max_local_steps: int = 10_000
-    max_rounds: int = 1_000
-    max_runs: int = 20
-    methods: tuple[str, ...] = ()
-    run_names: tuple[str, ...] = ("*",)
-    keep_back: float = 0.0
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    min_batch_size: Count = 10
+    min_rows: Count = 10
+    max_local_steps: Count = 10_000
+    max_rounds: Count = 1_000
+    max_runs: Count = 20
+    methods: Names = ()
+    run_names: Names = ("*",)
+    keep_back: float = Field(default=0.0, ge=0.0, lt=1.0)
     tell_rows: bool = True
     tell_state: bool = True
     draws: Literal["secret", "seed"] = "secret"
     changed_data: Literal["refuse", "warn"] = "refuse"
-    epsilon: float | None = None
-    delta: float | None = None
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     protect: Literal["rows", "site"] = "rows"
-    run_epsilon: float | None = None
+    run_epsilon: Positive | None = None
 
-    def __post_init__(self) -> None:
-        fields = Fields(dict(vars(self)), "the policy")
-        for name in ("min_batch_size", "min_rows", "max_local_steps", "max_rounds", "max_runs"):
-            fields.integer(name, least=1)
-        for name in ("methods", "run_names"):
-            if not all(isinstance(item, str) and len(item) <= 100 for item in fields.items(name)):
-                raise InvalidInput(f"the policy: {name} must be a list of names")
-        if fields.number("keep_back", least=0.0) >= 1.0:
-            raise InvalidInput("the policy: keep_back must be a share of the rows below 1")
-        fields.flag("tell_rows")
-        fields.flag("tell_state")
-        fields.choice("draws", "secret", "seed")
-        fields.choice("changed_data", "refuse", "warn")
-        for name in ("epsilon", "delta", "run_epsilon"):
-            if fields.value(name) is not None and fields.number(name, least=0.0) == 0.0:
-                raise InvalidInput(f"the policy: {name} must be above 0")
-        if self.delta is not None and (self.epsilon is None or self.delta >= 1.0):
-            raise InvalidInput("the policy: delta must be below 1, beside epsilon")
-        fields.choice("protect", "rows", "site")
-        tells = self.tell_rows or self.tell_state
-        if self.protect == "site" and (self.epsilon is None or self.delta is None or tells):
-            raise InvalidInput(
-                'the policy: protect = "site" needs epsilon and delta, tell_rows = false and tell_state = false'
-            )
-        if self.run_epsilon is not None and self.epsilon is None:
-            raise InvalidInput("the policy: run_epsilon is a part of epsilon, which is missing")
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise in_words(error, "the policy") from None
+
+    @model_validator(mode="after")
+    def _budget_is_whole(self) -> Self:
+        for name in ("delta", "run_epsilon"):
+            if getattr(self, name) is not None and self.epsilon is None:
+                raise ValueError(f"{name} requires epsilon=...")
+        if self.protect == "site" and (self.delta is None or self.tell_rows or self.tell_state):
+            raise ValueError('protect = "site" needs epsilon and delta, tell_rows = false and tell_state = false')
+        return self
 
     @classmethod
     def for_simulation(cls) -> Self:
         """Return a policy that allows everything and draws by the run's seed, for tests on public data."""
-        return cls(
-            min_batch_size=1, min_rows=1, max_local_steps=MOST, max_rounds=MOST, max_runs=MOST, draws="seed"
-        )  # fmt: skip
+        limits = dict.fromkeys(("max_local_steps", "max_rounds", "max_runs"), UNLIMITED)
+        return cls(min_batch_size=1, min_rows=1, draws="seed", **limits)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -146,13 +141,6 @@ class SitePolicy:
         except (OSError, ValueError, RecursionError) as error:
             raise InvalidInput(f"cannot read the policy {os.fspath(path)}: {error}") from None
         found.pop("study", None)  # for `SiteRules.load`
-        names = [field.name for field in dataclasses.fields(cls)]
-        unknown = sorted(set(found) - set(names))
-        if unknown:
-            raise InvalidInput(f"{os.fspath(path)} has {unknown}, which a policy has not; it may have {names}")
-        for name in ("methods", "run_names"):
-            if isinstance(found.get(name), list):
-                found[name] = tuple(found[name])
         try:
             return cls(**found)
         except InvalidInput as error:
@@ -162,16 +150,12 @@ class SitePolicy:
         """Return δ of the budget of a table with `n_rows` rows."""
         return DELTA_SHARE / n_rows if self.delta is None else self.delta
 
-    def check_name(self, name: str) -> None:
-        """Raise if the name of a run or study is not allowed."""
-        if not any(fnmatchcase(name, pattern) for pattern in self.run_names):
-            raise Refusal(RefusalCode.POLICY_RUN_NAME, f"the policy allows no run called {name}")
-
     def check_request(self, request: TrainRequest) -> None:
         """Raise if a request breaks a rule, before the site's data are read."""
         config = request.config
-        self.check_name(config.name)
         method = type(config.method).__name__
+        if not any(fnmatchcase(config.name, pattern) for pattern in self.run_names):
+            raise Refusal(RefusalCode.POLICY_RUN_NAME, f"the policy allows no run called {config.name}")
         if self.methods and method not in self.methods:
             raise Refusal(RefusalCode.POLICY_METHOD, f"the policy does not allow the method {method}")
         steps = config.local_steps_of(request.client, request.round)
@@ -180,6 +164,23 @@ class SitePolicy:
                 RefusalCode.POLICY_LOCAL_STEPS,
                 f"{steps} local steps are asked for, the policy allows {self.max_local_steps}",
             )
+        self._check_noise(request)
+
+    def _check_noise(self, request: TrainRequest) -> None:
+        """Raise if a request is without noise although the policy has a budget, or its noise would not suffice."""
+        config, privacy = request.config, request.config.privacy
+        whole_site = isinstance(privacy, ClientLevel)
+        if self.epsilon is not None and (privacy is None or whole_site != (self.protect == "site")):
+            asked = "is for steps without noise" if privacy is None else "protects something else"
+            what = "its table as a whole" if self.protect == "site" else "every row"
+            raise Refusal(
+                RefusalCode.ONLY_PRIVATE,
+                f"the site has a privacy budget that protects {what}, and the request {asked}",
+            )
+        if privacy is not None:
+            check_noise(config)
+            if request.phase == "gradient":
+                raise Refusal(RefusalCode.POLICY_METHOD, "under a privacy budget no gradients are exchanged")
 
     def check_task(self, request: TrainRequest, task: LocalTask) -> None:
         """Raise if a request breaks a rule that depends on the number of the site's rows."""
@@ -194,21 +195,38 @@ class SitePolicy:
                 f"batches of {size} records are asked for, the policy allows {self.min_batch_size} or more",
             )
 
-    def usable(self, task: LocalTask, secret: bytes) -> LocalTask:
-        """Return the task without the rows to keep back, which depend on the site's secret and their positions."""
-        if self.keep_back == 0.0:
-            return task
-        if not isinstance(task, ProblemTask):
-            raise Refusal(RefusalCode.POLICY_KEEP_BACK)
-        digest = hashlib.sha256(b"rows kept back" + secret).digest()
-        uniform = np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64))).random(
-            task.n_rows
-        )
-        return task.without_rows(uniform < self.keep_back)
 
-    def seed_of(self, request: TrainRequest, secret: bytes) -> int:
-        """Return the seed of the site's draws of records."""
-        if self.draws == "seed":
-            return request.config.seed
-        text = f"{request.run} {request.config.seed}".encode()
-        return int.from_bytes(hashlib.sha256(b"draws" + secret + text).digest()[:8], "little")
+def check_noise(config: RunConfig) -> None:
+    """Raise a `Refusal` if the noise of a run would not protect what it is meant to.
+
+    Messages of Scaffold and FedAvg are computed from noisy steps alone; other methods also send gradients, or
+    count records twice. Steps on all rows need no secret batches.
+    """
+    privacy, method = config.privacy, config.method
+    if privacy is None:
+        return
+    if type(method) not in (Scaffold, GradientScaffold, FedAvg):
+        raise Refusal(
+            RefusalCode.POLICY_METHOD, f"with privacy use Scaffold or FedAvg, not {type(method).__name__}"
+        )
+    if not (CLIPS[0] <= privacy.clip <= CLIPS[1] and privacy.noise_multiplier <= MOST / CLIP):
+        raise Refusal(
+            RefusalCode.POLICY_METHOD,
+            f"the clip must be between {CLIPS[0]:g} and {CLIPS[1]:g}, the noise below {MOST // CLIP:,} times that",
+        )
+    if not isinstance(privacy, ClientLevel):
+        if config.batches.size is not None:
+            raise Refusal(
+                RefusalCode.POLICY_BATCH, "with privacy of records steps must be on all rows; leave batch_size out"
+            )
+        return
+    if privacy.summed:
+        raise Refusal(
+            RefusalCode.ONLY_SECURE,
+            "this server sees every message, each of which needs all of the noise: take "
+            "privacy=ClientLevel(summed=False), or a study with secure sums and protect='sites'",
+        )
+    try:
+        check_client_level(privacy, method, config.n_clients)
+    except InvalidInput as error:
+        raise Refusal(RefusalCode.POLICY_METHOD, str(error)) from None

@@ -10,53 +10,65 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field, TypeAdapter
 
 from fedscaffold.core.errors import FedScaffoldError, InUse
 from fedscaffold.core.files import Fields, exclusive, folder_at, json_value, replacing
-from fedscaffold.core.types import Array
 from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.history import HISTORY_PATTERN, extend_history
+from fedscaffold.federation.history import extend_history
 from fedscaffold.federation.log import LOG, AuditLog
-from fedscaffold.federation.messages import NEVER, RESTATED, LossReason, TrainRequest, shorten
+from fedscaffold.federation.messages import (
+    NEVER,
+    RESTATED,
+    Digest,
+    Index,
+    LossReason,
+    TrainRequest,
+    message_of,
+    named_arrays,
+    shorten,
+)  # fmt: skip
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.vectors import open_vectors, write_vectors
 
-WHAT = "fedscaffold client state 3"
+WHAT = "fedscaffold client state 4"
+SENT = ("pending", "gradient")  # vectors that are kept, so that the same request gets the same answer
 LOCK_WAIT = 10.0  # seconds to wait for an earlier request's process
 
 
-class PendingUpdate(NamedTuple):
-    """An update that was computed, of which the client does not know yet whether the server counted it."""
+class SentVector(NamedTuple):
+    """A vector that was sent: a gradient, or an update of which the client does not know yet if it was counted."""
 
-    round: int
-    history: str  # up to the beginning of that round
+    round: Index
+    history: Digest  # up to the beginning of that round
     mean_gradient: str  # digest of the request's, or "" if it had none
-    sent: Array  # (1, 1, dim)
-    server: Any  # the server state from which the local steps started
+    vector: Any  # (1, 1, dim)
+    server: Any  # the server state from which it was made
 
-
-class SentGradient(NamedTuple):
-    """A gradient that was sent, from which the correction of the same round is made."""
-
-    round: int
-    history: str
-    theta: Array  # (dim,)
-    gradient: Array  # (1, 1, dim)
+    def answers(self, request: TrainRequest, mean_gradient: str) -> bool:
+        """Return whether the vector is the answer to a request."""
+        same = (self.round, self.history, self.mean_gradient) == (request.round, request.history, mean_gradient)
+        return same and all(np.array_equal(a, b) for a, b in zip(self.server, request.server, strict=True))
 
 
 class StoredClientState(NamedTuple):
     """A client's memory between two requests."""
 
-    resets: int  # how often all client states of the run were reset before this one
-    last_counted: int  # the last round that `client_state` includes, or NEVER
-    history: str | None  # after that round
+    resets: Index  # how often all client states of the run were reset before this one
+    last_counted: Annotated[int, Field(ge=NEVER)]  # the last round that `client_state` includes, or NEVER
+    history: Digest | None  # after that round
     client_state: Any  # the method's, a named tuple of arrays (1, 1, dim)
-    pending: PendingUpdate | None
-    gradient: SentGradient | None
-    answers: int  # how many different requests of the run were answered
+    pending: SentVector | None
+    gradient: SentVector | None  # from which the correction of the same round is made
+    answers: Index  # how many different requests of the run were answered
     data: str  # fingerprint of the data from which the first was answered
+
+
+STORED = TypeAdapter(StoredClientState)
 
 
 class LostState(Exception):
@@ -104,7 +116,8 @@ def reconcile(stored: StoredClientState, request: TrainRequest) -> StoredClientS
     after = request.server if request.server_after is None else request.server_after
     if extend_history(pending.history, pending.round, after) != request.counted_history:
         raise LostState("other-history")
-    counted = shorten(pending.sent, pending.server.theta, request.counted_scale)
+    message = message_of(request.config, pending.vector, pending.server.theta)
+    counted = shorten(message, pending.server.theta, request.counted_scale)
     updated = request.config.method.update_clients(stored.client_state, counted, pending.server, after)
     return stored._replace(
         last_counted=request.last_counted, history=request.counted_history, client_state=updated, pending=None
@@ -124,28 +137,6 @@ class MemoryLog:
     def read(self) -> Iterator[dict[str, Any]]:
         """Return the entries in their order."""
         yield from self.entries
-
-
-class SiteStore(Protocol):
-    """A site's memory from one request to the next."""
-
-    @property
-    def audit(self) -> AuditLog | MemoryLog:
-        """The log of the site's answers and rejections."""
-
-    @property
-    def secret(self) -> bytes:
-        """32 random bytes that never leave the site."""
-
-    @property
-    def budget_file(self) -> Path:
-        """The file with the record of spending from the site's privacy budget."""
-
-    def save_note(self, name: str, values: Mapping[str, Any]) -> None:
-        """Keep values that JSON can hold under a name."""
-
-    def load_note(self, name: str) -> dict[str, Any] | None:
-        """Return the values under a name; None if there are none."""
 
 
 class MemoryStore:
@@ -258,6 +249,9 @@ class SiteFolder:
             raise Refusal(RefusalCode.BUSY, str(error)) from None
 
 
+SiteStore = SiteFolder | MemoryStore  # a site's memory from one request to the next
+
+
 class ClientStateFile:
     """The file of the client and the run of a request; a damaged one, or one of another run, is put aside."""
 
@@ -270,7 +264,7 @@ class ClientStateFile:
             return self._load()
         except FileNotFoundError:
             return None
-        except ValueError as error:  # InvalidInput included
+        except (ValueError, KeyError) as error:  # validation errors included
             aside = self.path.with_suffix(".damaged")
             self.path.replace(aside)
             LOG.warning("%s; it is now %s, and the server is asked for the client's state", error, aside)
@@ -278,67 +272,40 @@ class ClientStateFile:
             return None
 
     def _load(self) -> StoredClientState:
-        config = self.request.config
+        config, owner = self.request.config, self._owner()
         file = open_vectors(self.path)
-        fields = Fields(file.description, str(self.path))
-        owner = self._owner()
+        about = dict(file.description)
+        found = {name: about.pop(name, None) for name in owner}
         for name in ("what", "run", "client"):
-            if fields.value(name) != owner[name]:
+            if found[name] != owner[name]:
                 raise ValueError(f"{self.path} belongs to another {name}")
-        if fields.value("config") != owner["config"]:  # answers are counted by run
-            began = initial_stored_state(config, self.request.resets, fields.text("data"))
-            return began._replace(answers=fields.integer("answers", least=0))
+        if found["config"] != owner["config"]:  # answers are counted by run
+            began = initial_stored_state(config, self.request.resets, str(about["data"]))
+            return began._replace(answers=int(about["answers"]))
         if file.dim != config.dim:
             raise ValueError(f"{self.path} holds vectors of {file.dim} numbers, not {config.dim}")
-        vectors = Fields(file.read(), str(self.path))
+        vectors = file.read()
 
         def named(prefix: str, kind: Any, shape: tuple[int, ...]) -> Any:
-            return kind(
-                *(vectors.array(f"{prefix}/{name}", (config.dim,)).reshape(shape) for name in kind._fields)
-            )
+            return kind(*(vectors[f"{prefix}/{name}"].reshape(shape) for name in kind._fields))
 
-        pending, gradient = None, None
-        if fields.value("pending") is not None:
-            about = fields.fields("pending")
-            sent = vectors.array("sent", (config.dim,)).reshape(1, 1, -1)
-            pending = PendingUpdate(
-                about.integer("round", least=0), about.text("history", pattern=HISTORY_PATTERN),
-                about.text("mean_gradient"), sent, named("server", config.server_kind, (1, -1)),
-            )  # fmt: skip
-        if fields.value("gradient") is not None:
-            about = fields.fields("gradient")
-            gradient = SentGradient(
-                about.integer("round", least=0), about.text("history", pattern=HISTORY_PATTERN),
-                vectors.array("gradient/theta", (config.dim,)),
-                vectors.array("gradient", (config.dim,)).reshape(1, 1, -1),
-            )  # fmt: skip
-        last_counted = fields.integer("last_counted", least=NEVER)
-        return StoredClientState(
-            resets=fields.integer("resets", least=0),
-            last_counted=last_counted,
-            history=None if last_counted == NEVER else fields.text("history", pattern=HISTORY_PATTERN),
-            client_state=named("state", config.client_kind, (1, 1, -1)),
-            pending=pending,
-            gradient=gradient,
-            answers=fields.integer("answers", least=0),
-            data=fields.text("data"),
-        )
+        for sent in SENT:
+            if about[sent] is not None:
+                server = named(f"{sent}/server", config.server_kind, (1, -1))
+                about[sent] = {**about[sent], "vector": vectors[sent].reshape(1, 1, -1), "server": server}
+        return STORED.validate_python({**about, "client_state": named("state", config.client_kind, (1, 1, -1))})
 
     def save(self, stored: StoredClientState) -> None:
         """Replace what is stored, in one step that a crash cannot leave half done."""
-        vectors = {f"state/{name}": values for name, values in stored.client_state._asdict().items()}
-        pending, gradient = None, None
-        if stored.pending is not None:
-            vectors |= {f"server/{name}": values for name, values in stored.pending.server._asdict().items()}
-            vectors["sent"] = stored.pending.sent
-            pending = {name: getattr(stored.pending, name) for name in ("round", "history", "mean_gradient")}
-        if stored.gradient is not None:
-            vectors |= {"gradient": stored.gradient.gradient, "gradient/theta": stored.gradient.theta}
-            gradient = {name: getattr(stored.gradient, name) for name in ("round", "history")}
-        about = {name: getattr(stored, name) for name in ("resets", "last_counted", "history", "answers", "data")}
-        description = {**self._owner(), **about, "pending": pending, "gradient": gradient}
+        about = {**self._owner(), **stored._asdict()}
+        vectors = named_arrays("state", about.pop("client_state"))
+        for name in SENT:
+            sent = getattr(stored, name)
+            if sent is not None:
+                vectors |= {name: sent.vector, **named_arrays(f"{name}/server", sent.server)}
+                about[name] = {key: getattr(sent, key) for key in ("round", "history", "mean_gradient")}
         try:
-            write_vectors(self.path, vectors, description)
+            write_vectors(self.path, vectors, about)
         except (OSError, FedScaffoldError) as error:
             raise Refusal(RefusalCode.CANNOT_WRITE, f"cannot write {self.path}: {error}") from None
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.federation.messages import PLACE, ClientUpdate, TrainRequest, shorten
+from fedscaffold.federation.messages import ClientUpdate, TrainRequest, place_of, shorten
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.ledger import Ledger, aggregate, stack_states
 
@@ -24,8 +24,8 @@ TINY = float(np.finfo(np.float64).tiny)
 
 def malformed(request: TrainRequest, update: ClientUpdate) -> str | None:
     """Return the error of an update by itself, as the end of a sentence; None if it has none."""
-    for name in (*PLACE, "phase"):
-        asked, found = getattr(request, name), getattr(update, name)
+    for name, asked in (*place_of(request).items(), ("phase", request.phase)):
+        found = getattr(update, name)
         if asked != found:
             return f"it is for {name} {found}, but the request was for {name} {asked}"
     vector, dim = update.vector, request.config.dim

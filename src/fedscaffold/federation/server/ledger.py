@@ -8,7 +8,7 @@ import numpy as np
 from fedscaffold.core.sums import partial_sums, partial_sums_of_cohort, total
 from fedscaffold.core.types import Array, IntArray, WorstClient
 from fedscaffold.federation.history import extend_history, initial_history, new_run_id, reset_history
-from fedscaffold.federation.messages import NEVER, TrainRequest
+from fedscaffold.federation.messages import NEVER, Phase, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.simulation.rounds import diverged, has_diverged
 
@@ -101,11 +101,12 @@ def train_request(
     ledger: Ledger,
     client: int,
     *,
+    phase: Phase = "train",
     client_state: Any = None,
     mean_gradient: Array | None = None,
     return_state: bool = False,
 ) -> TrainRequest:
-    """Return the request for local steps from θ.
+    """Return the request for local steps from θ, or for the gradient at θ that some methods exchange before.
 
     A client whose update was not counted in the latest round also receives the server state after the last round
     in which it was, since the method's rule for the client state needs it; unless it receives its state itself.
@@ -118,6 +119,8 @@ def train_request(
         The server's state before the round.
     client
         Index of the client.
+    phase
+        "train" for local steps, "gradient" for the gradient.
     client_state
         For a client that lost its state: the backup of it.
     mean_gradient
@@ -134,23 +137,15 @@ def train_request(
     >>> train_request(config, initial_ledger(config, np.zeros(2)), client=1).client
     1
     """
-    counted = int(ledger.last_counted[client])
+    counted = NEVER if phase == "gradient" else int(ledger.last_counted[client])
     latest = counted in (NEVER, ledger.round - 1) or not config.has_client_state
     return TrainRequest(
         config=config, run=ledger.run, history=ledger.history, client=client, resets=ledger.resets,
-        round=ledger.round, server=ledger.server, last_counted=counted,
+        round=ledger.round, phase=phase, server=ledger.server, last_counted=counted,
         counted_history=None if counted == NEVER else ledger.histories[counted],
-        counted_scale=float(ledger.counted_scale[client]),
+        counted_scale=1.0 if counted == NEVER else float(ledger.counted_scale[client]),
         server_after=None if latest or client_state is not None else ledger.earlier_states[counted],
         client_state=client_state, mean_gradient=mean_gradient, return_state=return_state,
-    )  # fmt: skip
-
-
-def gradient_request(config: RunConfig, ledger: Ledger, client: int) -> TrainRequest:
-    """Return the request for the gradient at θ, for methods that exchange gradients before local steps."""
-    return TrainRequest(
-        config=config, run=ledger.run, history=ledger.history, client=client, resets=ledger.resets,
-        round=ledger.round, server=ledger.server, phase="gradient",
     )  # fmt: skip
 
 
@@ -209,18 +204,22 @@ def close_round(
     states = {**ledger.earlier_states, ledger.round - 1: ledger.server}
     histories = {**ledger.histories, ledger.round: history}
     referred = set(last_counted.tolist()) - {NEVER}
-    needed = referred - {ledger.round} if config.has_client_state else set[int]()
     return ledger._replace(
         history=history,
         round=ledger.round + 1,
         server=server,
         last_counted=last_counted,
         counted_scale=counted_scale,
-        earlier_states={round: states[round] for round in sorted(needed)},
+        earlier_states={round: states[round] for round in earlier_rounds(config, last_counted, ledger.round)},
         histories={round: histories[round] for round in sorted(referred)},
         first_distance=ledger.first_distance or distance,
         spread=spread,
     )
+
+
+def earlier_rounds(config: RunConfig, last_counted: IntArray, latest: int) -> list[int]:
+    """Return the rounds before the latest whose server states some client's state needs."""
+    return sorted(set(last_counted.tolist()) - {NEVER, latest}) if config.has_client_state else []
 
 
 def reset_client_states(config: RunConfig, ledger: Ledger) -> Ledger:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedscaffold.core.checks import shown
+from fedscaffold.core.checks import positive, shown, whole_number
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import (
@@ -15,26 +16,67 @@ from fedscaffold.federation.messages import (
     Reply,
     StateLost,
     TrainRequest,
+    message_of,
     shorten,
 )  # fmt: skip
-from fedscaffold.federation.refusals import MEANING, RefusalCode
+from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server import checks
-from fedscaffold.federation.server.backup import StateBackup
+from fedscaffold.federation.server.files import StateBackup
 from fedscaffold.federation.server.ledger import (
     Ledger,
     close_round,
-    gradient_request,
     reset_client_states,
     train_request,
     weighted_mean,
 )  # fmt: skip
-from fedscaffold.federation.server.rules import RoundRules, TooFewClients
 
 SendRequests = Callable[[Sequence[TrainRequest]], Iterable[Reply]]
 MOST_LINES = 10  # in the log about updates of one round that are shortened; the audit log has them all
 LOSS = {"missing": "it has none", "other-history": "it has one of another history"}
 MAY_PASS = {RefusalCode.BUSY, RefusalCode.CANNOT_WRITE, RefusalCode.DATA_UNREADABLE, RefusalCode.INTERNAL}
+
+
+class TooFewClients(FedScaffoldError):
+    """A round could not be closed; the server's files are as after the round before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRules:
+    """The conditions for closing a round, and the limit of the lengths of updates.
+
+    Parameters
+    ----------
+    min_clients
+        Number of updates that a round needs. The round waits for them; beyond them it is closed without the
+        clients that do not answer. At most the size of the cohort counts, so that a large number means all of
+        them.
+    attempts
+        How often clients that did not answer are asked in a round before the run stops. It can be continued later.
+    outlier_factor
+        The largest distance ‖sent − θ‖ in multiples of the usual one, a weighted median of the round. A longer
+        update counts shortened to that; one of more than 1000 times is rejected. A client is measured by length
+        times weight if that allows it more. If the server keeps a backup of client states, their distances from
+        the mean of the others' are limited too, since a client could otherwise push θ a little in every round: to
+        1.75·outlier_factor times the usual one, times 1 + 2/(n − 1) for n others. None for no limit, for
+        federations whose members trust each other.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import RoundRules
+    >>> RoundRules(min_clients=3)
+    RoundRules(min_clients=3, attempts=5, outlier_factor=1.75)
+    """
+
+    min_clients: int = 2
+    attempts: int = 5
+    outlier_factor: float | None = 1.75
+
+    def __post_init__(self) -> None:
+        whole_number("min_clients", self.min_clients, least=1)
+        whole_number("attempts", self.attempts, least=1)
+        if self.outlier_factor is not None and positive("outlier_factor", self.outlier_factor) <= 1.0:
+            raise InvalidInput(f"outlier_factor must be more than 1, got {self.outlier_factor!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +194,8 @@ def run_round(
         )  # fmt: skip
         round.ledger = reset_client_states(config, round.ledger)
         without_backup = round.collect_updates(cohort, mean_gradient)
-    found = {client: update.vector for client, update in round.found.items()}
-    states = backup.load_all(config, round.ledger, found)
-    states |= {client: u.client_state for client, u in round.found.items() if u.client_state is not None}
+    found = round.found
+    states = backup.load_all(config, round.ledger, found) | round.states
     theta, scales = round.ledger.server.theta[0], round.lengths.scales
     counted = {client: shorten(vector, theta, scales.get(client, 1.0)) for client, vector in found.items()}
     limited = checks.check_states(config, round.ledger, counted, states, weights, rules.outlier_factor)
@@ -172,7 +213,7 @@ def run_round(
 
 
 class _Round:
-    """One round while it is open: the updates that came, and the clients that are out of it."""
+    """One round while it is open: the replies that count so far, and the clients that are out of it."""
 
     def __init__(
         self, config: RunConfig, ledger: Ledger, weights: Array, send: SendRequests, backup: StateBackup,
@@ -181,12 +222,12 @@ class _Round:
         self.config, self.ledger, self.weights, self.send = config, ledger, weights, send
         self.backup, self.rules, self.n_rows = backup, rules, n_rows
         self.refused: dict[int, str] = {}
-        self.found: dict[int, ClientUpdate] = {}
+        self.found: dict[int, Array] = {}  # vectors that count
+        self.states: dict[int, Any] = {}  # client states that the server asked for
         self.lengths = checks.Lengths(0.0, {}, {})
 
     def collect_updates(self, cohort: Sequence[int], mean_gradient: Array | None) -> int | None:
         """Ask until enough updates count, and return None, or return a client whose lost state has no backup."""
-        self.found = {}
         restored: dict[int, Any] = {}
         for client in cohort:
             if self.ledger.counted_scale[client] == RESTATED:
@@ -194,120 +235,111 @@ class _Round:
                 if restored[client] is None:
                     return client
         unknown = self.backup.missing(self.config, self.ledger, cohort)
-        failures = 0
-        while True:
-            requests = {
-                client: train_request(
-                    self.config, self.ledger, client, client_state=restored.get(client),
-                    mean_gradient=mean_gradient, return_state=client in unknown,
-                )
-                for client in self._silent(cohort)
-            }  # fmt: skip
-            ask_again = False
-            for reply in _by_client(self.send(list(requests.values()))):
-                if isinstance(reply, StateLost) and reply.client in requests and reply.client not in restored:
-                    state = self.backup.load(self.config, self.ledger, reply.client)
-                    if state is None:
-                        return reply.client
-                    LOG.warning(
-                        "round %d: client %d lost its state (%s) and receives the backup", self.ledger.round,
-                        reply.client, LOSS[reply.reason],
-                    )  # fmt: skip
-                    restored[reply.client] = state
-                    ask_again = True
-                else:
-                    self._enter(reply, requests)
-            self._check_lengths()
-            if ask_again:
-                continue
-            if self._enough(cohort):
-                self.found = dict(sorted(self.found.items()))
-                return None
-            failures = self._count_failure(cohort, failures)
+
+        def request(client: int) -> TrainRequest:
+            return train_request(
+                self.config, self.ledger, client, client_state=restored.get(client),
+                mean_gradient=mean_gradient, return_state=client in unknown,
+            )  # fmt: skip
+
+        def check() -> dict[int, str]:
+            self.lengths = checks.check_lengths(self.ledger, self.found, self.weights, self.rules.outlier_factor)
+            return self.lengths.refused
+
+        self.found, self.states = {}, {}
+        return self._collect(cohort, request, check, restored)
 
     def collect_gradients(self, cohort: Sequence[int]) -> dict[int, Array]:
         """Return ĝ_c(θ) by client; one that sends this and then no update leaves Σ w_c ξ_c ≠ 0 in this round."""
-        failures = 0
-        while True:
-            silent = self._silent(cohort)
-            requests = {client: gradient_request(self.config, self.ledger, client) for client in silent}
-            for reply in _by_client(self.send(list(requests.values()))):
-                self._enter(reply, requests)
-            gradients, refused = checks.clip_gradients(
-                {client: update.vector for client, update in self.found.items()}, self.weights,
-                self.rules.outlier_factor,
-            )  # fmt: skip
-            for client, reason in refused.items():
-                del self.found[client]
-                self._refuse(client, reason)
-            if self._enough(cohort):
-                return dict(sorted(gradients.items()))
-            failures = self._count_failure(cohort, failures)
+        clipped: dict[int, Array] = {}
 
-    def _enter(self, reply: Reply, requests: Mapping[int, TrainRequest]) -> None:
-        """Keep an update, or the reason why there is none."""
+        def request(client: int) -> TrainRequest:
+            return train_request(self.config, self.ledger, client, phase="gradient")
+
+        def check() -> dict[int, str]:
+            nonlocal clipped
+            clipped, refused = checks.clip_gradients(self.found, self.weights, self.rules.outlier_factor)
+            return refused
+
+        self._collect(cohort, request, check, {})
+        return dict(sorted(clipped.items()))
+
+    def _collect(
+        self, cohort: Sequence[int], request_of: Callable[[int], TrainRequest],
+        check: Callable[[], dict[int, str]], restored: dict[int, Any],
+    ) -> int | None:  # fmt: skip
+        """Ask until enough vectors pass the check, or return a client whose lost state has no backup.
+
+        Clients that lost their state are asked again with the backup, which enters `restored`.
+        """
+        attempts = 0
+        while True:
+            requests = {client: request_of(client) for client in self._silent(cohort)}
+            ask_again = False
+            for reply in sorted(self.send(list(requests.values())), key=lambda reply: reply.client):
+                if reply.client not in requests:
+                    continue
+                if not isinstance(reply, StateLost):
+                    self._enter(reply, requests[reply.client])
+                elif requests[reply.client].phase == "train" and reply.client not in restored:
+                    state = self.backup.load(self.config, self.ledger, reply.client)
+                    if state is None:
+                        return reply.client
+                    self._warn(
+                        f"client {reply.client} lost its state ({LOSS[reply.reason]}) and receives the backup"
+                    )
+                    restored[reply.client] = state
+                    ask_again = True
+            while refused := check():
+                for client, reason in refused.items():
+                    del self.found[client]
+                    self._refuse(client, reason)
+            if ask_again:
+                continue
+            needed = min(self.rules.min_clients, len(cohort))
+            if len(self.found) >= needed:
+                self.found = dict(sorted(self.found.items()))
+                return None
+            attempts, silent = attempts + 1, self._silent(cohort)
+            if attempts >= self.rules.attempts or not silent:
+                raise TooFewClients(
+                    f"round {self.ledger.round} of {self.config.name}: {len(self.found)} of {len(cohort)} clients "
+                    f"sent updates that count, {needed} are needed; without an answer: {silent or 'none'}, "
+                    f"rejected: {self.refused or 'none'}. Start the server again when they are back: it continues "
+                    "from this round"
+                )
+            self._warn(f"{len(self.found)} of {len(cohort)} clients answered; asking {silent} again")
+
+    def _enter(self, reply: Reply, request: TrainRequest) -> None:
+        """Keep a vector, or the reason why there is none."""
         client = reply.client
-        if client not in requests or isinstance(reply, StateLost):
-            return
         if isinstance(reply, ClientFailed):
-            LOG.warning(
-                "round %d: client %d failed: %s", self.ledger.round, client, shown(reply.reason, longest=300)
-            )
+            self._warn(f"client {client} failed: {shown(reply.reason, longest=300)}")
         elif isinstance(reply, ClientRefused):
-            LOG.warning(
-                "round %d: client %d rejects the request: %s", self.ledger.round, client, MEANING[reply.code]
-            )
+            self._warn(f"client {client} rejects the request: {reply.code.meaning}")
             if reply.code not in MAY_PASS:
-                self.refused[client] = f"it rejects the request: {MEANING[reply.code]} ({reply.code})"
-        else:
-            reason = checks.malformed(requests[client], reply)
+                self.refused[client] = f"it rejects the request: {reply.code.meaning} ({reply.code})"
+        elif isinstance(reply, ClientUpdate):
+            reason = checks.malformed(request, reply)
             if reason is not None:
                 self._refuse(client, reason)
                 return
-            self.found[client] = reply
+            self.found[client] = message_of(self.config, reply.vector, request.server.theta[0])
+            if reply.client_state is not None:
+                self.states[client] = reply.client_state
             before = 0 if self.n_rows is None else int(self.n_rows[client])
             if before and reply.n_rows is not None and reply.n_rows != before:
-                LOG.warning(
-                    "round %d: client %d has %d rows now, and had %d when the run began", self.ledger.round,
-                    client, reply.n_rows, before,
-                )  # fmt: skip
-
-    def _check_lengths(self) -> None:
-        """Shorten or reject updates that are too long."""
-        while self.found:
-            sent = {client: update.vector for client, update in self.found.items()}
-            self.lengths = checks.check_lengths(self.ledger, sent, self.weights, self.rules.outlier_factor)
-            for client, reason in self.lengths.refused.items():
-                del self.found[client]
-                self._refuse(client, reason)
-            if not self.lengths.refused:
-                return
+                self._warn(f"client {client} has {reply.n_rows} rows now, and had {before} when the run began")
 
     def _refuse(self, client: int, reason: str) -> None:
-        LOG.warning("round %d: client %d's update is rejected: %s", self.ledger.round, client, reason)
+        self._warn(f"client {client}'s update is rejected: {reason}")
         self.refused[client] = reason
+
+    def _warn(self, text: str) -> None:
+        LOG.warning("round %d: %s", self.ledger.round, text)
 
     def _silent(self, cohort: Sequence[int]) -> list[int]:
         return [client for client in cohort if client not in self.found and client not in self.refused]
-
-    def _enough(self, cohort: Sequence[int]) -> bool:
-        return len(self.found) >= min(self.rules.min_clients, len(cohort))
-
-    def _count_failure(self, cohort: Sequence[int], failures: int) -> int:
-        """Return the number of failed attempts with this one; raise `TooFewClients` if no other is allowed."""
-        silent = self._silent(cohort)
-        if failures + 1 < self.rules.attempts and silent:
-            LOG.warning(
-                "round %d: %d of %d clients answered; asking %s again", self.ledger.round, len(self.found),
-                len(cohort), silent,
-            )  # fmt: skip
-            return failures + 1
-        raise TooFewClients(
-            f"round {self.ledger.round} of {self.config.name}: {len(self.found)} of {len(cohort)} clients sent "
-            f"updates that count, {min(self.rules.min_clients, len(cohort))} are needed; without an answer: "
-            f"{silent or 'none'}, rejected: {self.refused or 'none'}. Start the server again when they are "
-            "back: it continues from this round"
-        )
 
 
 def _log_shares(round: int, what: str, shares: Mapping[int, float]) -> None:
@@ -316,7 +348,3 @@ def _log_shares(round: int, what: str, shares: Mapping[int, float]) -> None:
         LOG.warning("round %d: client %d's %s is shortened to %.3g of its length", round, client, what, share)
     if len(shares) > MOST_LINES:
         LOG.warning("round %d: %d more (%s) are shortened by less", round, len(shares) - MOST_LINES, what)
-
-
-def _by_client(replies: Iterable[Reply]) -> list[Reply]:
-    return sorted(replies, key=lambda reply: reply.client)

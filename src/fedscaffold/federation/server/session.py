@@ -1,26 +1,28 @@
-"""A server's run over any transport: its folder, locked and private, and round after round until it is done."""
+"""A server's run over any transport: its folder, locked and private, round after round, and its status."""
 
 import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput, NotWritten
-from fedscaffold.core.files import exclusive, folder_at
+from fedscaffold.core.files import exclusive, folder_at, is_locked, write_text
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.log import LOG, AuditLog
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server.backup import StateBackup
-from fedscaffold.federation.server.checkpoint import CheckpointFolder, ServerCheckpoint
+from fedscaffold.federation.server.files import CheckpointFolder, ServerCheckpoint, StateBackup
 from fedscaffold.federation.server.ledger import Ledger, initial_ledger
-from fedscaffold.federation.server.round import RoundResult, SendRequests, run_round
-from fedscaffold.federation.server.rules import RoundRules
-from fedscaffold.federation.server.status import LOCK, write_metrics
+from fedscaffold.federation.server.round import RoundResult, RoundRules, SendRequests, run_round
 from fedscaffold.simulation.setup import divergence_limit
 
+METRICS, LOCK, AUDIT = "metrics.prom", "lock", "audit.jsonl"
+STATES = {"run-started": "running", "run-continued": "running", "round-closed": "running",
+          "run-stopped": "stopped", "run-finished": "finished"}  # fmt: skip
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 Begin = Callable[[], tuple[Array, IntArray]]
 
@@ -33,7 +35,7 @@ class ServerSession:
         keep_checkpoints: int,
     ) -> None:  # fmt: skip
         self.folder, self.config, self.theta0, self.rules = folder, config, theta0, rules
-        self.audit = AuditLog(folder / "audit.jsonl")
+        self.audit = AuditLog(folder / AUDIT)
         self.checkpoints = CheckpointFolder(folder / "checkpoints", keep=keep_checkpoints)
         self.backup = StateBackup(folder / "clients" if backup else None)
         self.limit = divergence_limit(theta0)
@@ -149,3 +151,109 @@ def _in_words(error: BaseException, folder: Path) -> BaseException:
         f"the server's folder {folder} cannot be written: {cause.strerror}; make room and start the server again: "
         "it continues after the last round that is complete"
     )
+
+
+class RunStatus(BaseModel):
+    """The status of a run, from its server's folder.
+
+    Parameters
+    ----------
+    name
+        Name of the run.
+    run
+        Its random identity.
+    state
+        "running", "finished", "stopped" by an error or a signal, or "killed" if the server's process is gone and
+        left no reason.
+    round
+        Number of rounds that are complete.
+    resets
+        How often all client states were reset.
+    counted
+        Clients whose updates the newest round counted.
+    refused
+        Reasons by client that the newest round rejected, or that rejected its request.
+    shortened
+        Share of the length that is left, by client whose update the newest round shortened.
+    limited
+        Share of the length that is left, by client whose control variate the newest round shortened.
+    since
+        When the newest line was written, in UTC.
+    error
+        Why the run stopped; "" if it did not.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import RunStatus
+    >>> RunStatus(name="pilot", run="0" * 32, state="finished", round=40).round
+    40
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    run: str
+    state: Literal["running", "finished", "stopped", "killed"]
+    round: int
+    resets: int = 0
+    counted: tuple[int, ...] = ()
+    refused: dict[str, str] = {}
+    shortened: dict[str, float] = {}
+    limited: dict[str, float] = {}
+    since: str = ""
+    error: str = ""
+
+
+def run_status(folder: str | os.PathLike[str]) -> RunStatus:
+    """Return the status of the run in a server's folder, from its audit log.
+
+    Parameters
+    ----------
+    folder
+        The server's folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from fedscaffold.federation import AuditLog, run_status
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     AuditLog(f"{folder}/audit.jsonl").write("run-started", name="pilot", run="0" * 32, round=0)
+    ...     run_status(folder).state
+    'killed'
+    """
+    path = Path(folder).expanduser()
+    facts: dict[str, Any] = {}
+    for entry in AuditLog(path / AUDIT).read():
+        if entry.get("event") in STATES:
+            facts |= {"text": "", **entry}
+    try:
+        state = STATES[facts["event"]]
+        killed = state == "running" and not is_locked(path / LOCK)
+        facts |= {"state": "killed" if killed else state, "since": facts.get("time", ""), "error": facts["text"]}
+        return RunStatus(**facts)
+    except (KeyError, ValidationError):
+        raise InvalidInput(f"{os.fspath(folder)} is not the folder of a server that has begun a run") from None
+
+
+def write_metrics(folder: Path, config: RunConfig, result: RoundResult) -> None:
+    """Write the newest round's numbers in Prometheus' text format, for its node exporter's textfile collector."""
+    label = f'{{name="{config.name}",run="{result.ledger.run}"}}'
+    numbers = {
+        "rounds_total": ("counter", "Rounds that are complete.", result.ledger.round),
+        "resets_total": ("counter", "How often all client states were reset.", result.ledger.resets),
+        "clients": ("gauge", "Number of clients of the run.", config.n_clients),
+        "clients_counted": ("gauge", "Clients whose updates the newest round counted.", len(result.counted)),
+        "clients_refused": ("gauge", "Clients rejected in the newest round.", len(result.refused)),
+        "clients_shortened": ("gauge", "Updates shortened in the newest round.", len(result.shortened)),
+        "clients_limited": ("gauge", "Control variates shortened in the newest round.", len(result.limited)),
+    }
+    lines = [
+        line
+        for name, (kind, text, value) in numbers.items()
+        for line in (
+            f"# HELP fedscaffold_{name} {text}",
+            f"# TYPE fedscaffold_{name} {kind}",
+            f"fedscaffold_{name}{label} {value}",
+        )
+    ]
+    write_text(folder / METRICS, "\n".join(lines) + "\n")

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from fedscaffold.core.checks import shown
-from fedscaffold.core.errors import Collector, InvalidInput
+from fedscaffold.core.checks import in_words, shown
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoding import Category, Encoding, Number
 from fedscaffold.data.public import PublicTarget
 from fedscaffold.data.settings import parameter_entries
@@ -467,30 +467,6 @@ def sentences(settings: type[BaseModel]) -> dict[str, str]:
         sentence = " ".join(entry.partition("\n")[2].split()).split(". ")[0].rstrip(".")
         found |= dict.fromkeys(names.split(", "), sentence)
     return found
-
-
-def in_words(error: ValidationError, what: str) -> InvalidInput:
-    """Return a validation error as one of this package, with all problems and the values given."""
-    found = Collector(what)
-    for each in error.errors():
-        parts = (str(part) for part in each["loc"] if part not in ("float", "str", "int", "constrained-float"))
-        name = shown(".".join(parts))  # a key may hold anything
-        text = each["msg"].removeprefix("Value error, ")
-        if each["type"] == "missing":
-            found.add(f"{name} is required")
-        elif each["type"] == "extra_forbidden":
-            found.add(f"{name} is not a setting of a study")
-        elif not name:
-            found.add(text)
-        elif text.startswith("Input should be "):
-            found.add(f"{name} must be {text.removeprefix('Input should be ')}, got {shown(each['input'])}")
-        else:
-            found.add(f"{name}: {text[0].lower() + text[1:]}, got {shown(each['input'])}")
-    try:
-        found.raise_any()
-    except InvalidInput as collected:
-        return collected
-    raise AssertionError("a validation error has problems") from error
 
 
 def toml_value(value: Any) -> str:

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
+from fedscaffold.core.checks import in_words
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import path_of, read_text
 from fedscaffold.federation.client.store import SiteFolder
@@ -17,7 +18,6 @@ from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import MEANING, Refusal, RefusalCode
 from fedscaffold.federation.signing import check_signature, digest_of, sign_reply
-from fedscaffold.federation.study.plan import in_words
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import DOCUMENT, KIND, REFUSED, SiteRules, StudySite, refusal_in

@@ -11,12 +11,12 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedscaffold.core.checks import shown
+from fedscaffold.core.checks import in_words, shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.signing import Signer, make_signing_key
 from fedscaffold.federation.study.journal import private_folder
-from fedscaffold.federation.study.plan import StudyPlan, StudySettings, in_words, sentences, toml_value
+from fedscaffold.federation.study.plan import StudyPlan, StudySettings, sentences, toml_value
 from fedscaffold.federation.study.roster import Roster, fingerprint
 from fedscaffold.flower.certificates import LONGEST_NAME, Certificates, certified_host, make_certificates
 
