@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -16,6 +16,7 @@ from fedscaffold import flower
 from fedscaffold.federation import ClientUpdate, TrainRequest
 from fedscaffold.federation.messages import Reply
 from fedscaffold.flower import nodes as nodes_module
+from fedscaffold.flower.wire import ARRAYS, vector_of
 from fedscaffold.privacy import ClientLevel, RecordLevel
 from fedscaffold.privacy.grid import CLIP
 from tests.federation.federation import Federation
@@ -91,3 +92,38 @@ def test_flowers_own_noise_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     strategy = flower.Strategy(METHOD, n_clients=5, folder=tmp_path / "server", attempts=1, connect_timeout=0.05)
     with pytest.raises(flower.TooFewClients, match=r"\[0, 1, 2, 3, 4\] are not online"):
         strategy.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=1)
+
+
+def test_messages_with_noise_leave_a_site_as_whole_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change of θ, in units of the clip over 2³⁰, of `flower.Strategy(privacy=ClientLevel(...))`."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(nodes_module, "POLL_INTERVAL", 0.001)
+
+    def load(context: Context) -> Any:
+        return make("logistic", (20,) * 3, 3).subset([flower.client_of(context)])
+
+    app = flower.client_app(load, engine="reference", state_dir=lambda c: tmp_path / str(flower.client_of(c)))
+    grid = FakeGrid(app, [Node(10 + c, {"partition-id": c}) for c in range(3)])
+    sent: list[Any] = []
+
+    def handle(node: Node, message: Message) -> Message | None:
+        reply = grid.run_app(node, message)
+        assert reply is not None
+        if message.metadata.message_type == "train":
+            sent.append(reply.content.array_records[ARRAYS]["vector"].numpy())
+        return reply
+
+    grid.handle = handle
+    theta0 = np.array([0.3, -1.7, 123.4])
+    strategy = flower.Strategy(
+        METHOD, n_clients=3, folder=tmp_path / "server", weights="uniform", outlier_factor=None,
+        privacy=ClientLevel(clip=0.5, noise_multiplier=2.0),
+    )  # fmt: skip
+    result = strategy.start(grid, ArrayRecord([theta0]), num_rounds=1)
+    assert len(sent) == 3
+    assert all((vector == np.rint(vector)).all() for vector in sent)
+    mean = theta0 + np.mean(sent, axis=0) * (0.5 / CLIP)
+    np.testing.assert_allclose(vector_of(result.arrays), mean, rtol=0, atol=1e-12)

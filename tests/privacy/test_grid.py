@@ -10,6 +10,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.types import Array
 from fedscaffold.federation import (
+    ClientUpdate,
     ProblemTask,
     RunConfig,
     SitePolicy,
@@ -17,6 +18,7 @@ from fedscaffold.federation import (
     initial_ledger,
     train_request,
 )
+from fedscaffold.federation.messages import message_of
 from fedscaffold.privacy import ClientLevel, RecordLevel, epsilon, grid
 from fedscaffold.privacy.grid import CLIP, clipped, clipped_sum, discrete_gaussian, noise_units
 
@@ -180,9 +182,44 @@ def test_no_bit_of_a_deployed_message_excludes_a_table(seed: int, tmp_path: Any)
     assert np.abs(noise).max() < 12 * noise_units(5.0) + 30 * CLIP
 
 
-def test_a_noisy_message_of_a_client_is_whole_numbers_of_its_unit(tmp_path: Any) -> None:
-    privacy = ClientLevel(clip=0.25, noise_multiplier=3.0)
-    sent: Any = handle_request(asked(privacy, np.zeros(3)), ProblemTask(problem(0)), tmp_path, SitePolicy())
-    units = sent.vector / (0.25 / CLIP)
-    np.testing.assert_array_equal(units, np.rint(units))
-    assert np.abs(units).max() > CLIP / 100
+@pytest.mark.parametrize("theta", [np.zeros(3), np.array([0.3, -1.7, 1e30])])
+def test_a_noisy_message_of_a_client_is_whole_numbers(theta: Array, tmp_path: Any) -> None:
+    """Beside a large θ the change and its noise would be rounded away; θ is added at the server."""
+    request = asked(ClientLevel(clip=0.25, noise_multiplier=3.0), theta)
+    sent: Any = handle_request(request, ProblemTask(problem(0)), tmp_path, SitePolicy())
+    np.testing.assert_array_equal(sent.vector, np.rint(sent.vector))
+    assert np.abs(sent.vector).min() > CLIP / 1e4
+    unit = 0.25 / CLIP
+    np.testing.assert_array_equal(message_of(request.config, sent.vector, theta), theta + unit * sent.vector)
+
+
+def test_rows_enter_a_message_through_noisy_whole_numbers_alone(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other rows, and noise that makes up for them: the same bits after five local steps in floating point."""
+    method = fs.Scaffold(step_size=0.1, local_steps=5)
+    privacy = RecordLevel(clip=1.0, noise_multiplier=5.0)
+    config = RunConfig(name="demo", method=method, n_clients=1, dim=3, privacy=privacy)
+    request = train_request(config, initial_ledger(config, np.array([0.3, -1.7, 123.4])), client=0)
+    released: list[Any] = []
+    totals: list[Any] = []
+
+    def summed(*given: Any) -> Any:
+        totals.append(clipped_sum(*given))
+        return totals[-1]
+
+    def drawn(sigma: int, count: int) -> Any:
+        if len(totals) <= 5:  # the first table
+            released.append(totals[-1] + discrete_gaussian(sigma, count))
+        return released[(len(totals) - 1) % 5] - totals[-1]
+
+    monkeypatch.setattr(grid, "clipped_sum", summed)
+    monkeypatch.setattr(grid, "discrete_gaussian", drawn)
+    one, two = (
+        handle_request(request, ProblemTask(problem(seed)), tmp_path / str(seed), SitePolicy()) for seed in (0, 1)
+    )
+    assert isinstance(one, ClientUpdate)
+    assert isinstance(two, ClientUpdate)
+    assert len(totals) == 10
+    assert not np.array_equal(totals[0], totals[5])
+    assert one.vector.tobytes() == two.vector.tobytes()
