@@ -13,27 +13,14 @@ if TYPE_CHECKING:
     from fedscaffold.flower.app import client_app, client_of
     from fedscaffold.flower.strategy import Strategy
 
-__all__ = [
-    "Agreement",
-    "LocalTask",
-    "ProblemTask",
-    "SitePolicy",
-    "Strategy",
-    "TooFewClients",
-    "client_app",
-    "client_of",
-]
+MODULES = dict.fromkeys(("Agreement", "LocalTask", "ProblemTask", "SitePolicy", "TooFewClients"), ".federation")
+MODULES |= {"Strategy": "strategy", "client_app": "app", "client_of": "app"}
 
-__getattr__ = load_on_demand(__name__, {
-    "Agreement": ".federation",
-    "LocalTask": ".federation",
-    "ProblemTask": ".federation",
-    "SitePolicy": ".federation",
-    "Strategy": "strategy",
-    "TooFewClients": ".federation",
-    "client_app": "app",
-    "client_of": "app",
-})  # fmt: skip
+__all__ = [
+    "Agreement", "LocalTask", "ProblemTask", "SitePolicy", "Strategy", "TooFewClients", "client_app", "client_of",
+]  # fmt: skip
+
+__getattr__ = load_on_demand(__name__, MODULES)
 
 
 def __dir__() -> list[str]:

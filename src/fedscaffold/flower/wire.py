@@ -2,6 +2,7 @@
 
 import ast
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,9 @@ def decode_vector(value: Any, size: int) -> Array:
     if not isinstance(data, bytes) or len(data) > size * 8 + LONGEST_HEADER:
         raise InvalidInput(f"an array of the message must hold {size} numbers in float64")
     try:
-        version, length = data[6], int.from_bytes(data[8:10], "little")
+        length = int.from_bytes(data[8:10], "little")
         header = ast.literal_eval(data[10 : 10 + length].decode("latin-1"))
-        right = data[:6] == b"\x93NUMPY" and version == 1 and header["descr"] == "<f8"
-        if not right or int(np.prod(header["shape"], dtype=np.float64)) != size:
+        if data[:7] != b"\x93NUMPY\x01" or header["descr"] != "<f8" or math.prod(header["shape"]) != size:
             raise ValueError
         return _as_numbers(np.frombuffer(data, dtype="<f8", count=size, offset=10 + length))
     except (ValueError, TypeError, KeyError, IndexError, SyntaxError, MemoryError, RecursionError, OverflowError):

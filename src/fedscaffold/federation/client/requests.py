@@ -85,7 +85,8 @@ def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = pla
             )
         policy.check_request(request)
         folder = site.state_dir()  # before the data are read
-        return handle_request(request, _load_task(site), folder, policy)
+        task = _refuse_as(RefusalCode.DATA_UNREADABLE, site.task, Exception)
+        return handle_request(request, task, folder, policy)
 
     return pack(_or_code(answer, site))
 
@@ -95,7 +96,7 @@ def answer_hello(site: Site) -> Payload:
 
     def answer() -> ClientHello:
         client, policy = site.client(), _refuse_as(RefusalCode.POLICY_FILE, site.policy)
-        task = _load_task(site)
+        task = _refuse_as(RefusalCode.DATA_UNREADABLE, site.task, Exception)
         if policy.keep_back:
             task = _usable(task, policy, SiteFolder(site.state_dir()))
         return ClientHello(client=client, dim=task.dim, n_rows=task.n_rows if policy.tell_rows else None)
@@ -124,25 +125,18 @@ def _or_code(answer: Callable[[], Any], site: Site) -> Any:
     return ClientRefused(client=client, code=code)
 
 
-def _load_task(site: Site) -> LocalTask:
-    """Return the site's task; all errors while its data are read have one code."""
-    try:
-        return site.task()
-    except Refusal:
-        raise
-    except Exception as error:
-        LOG.exception("the site's data cannot be used")
-        raise Refusal(RefusalCode.DATA_UNREADABLE, str(error)) from error
-
-
-def _refuse_as(code: RefusalCode, part: Callable[[], Any]) -> Any:
-    """Return a part of the answer; turn `InvalidInput` into a `Refusal`."""
+def _refuse_as(code: RefusalCode, part: Callable[[], Any], errors: type[Exception] = InvalidInput) -> Any:
+    """Return a part of the answer; turn its errors into a `Refusal` with this code."""
     try:
         return part()
+    except Refusal:
+        raise
     except UnknownMethod as error:
         raise Refusal(RefusalCode.UNKNOWN_METHOD, str(error)) from None
-    except InvalidInput as error:
-        raise Refusal(code, str(error)) from None
+    except errors as error:
+        if not isinstance(error, InvalidInput):
+            LOG.exception("the site's data cannot be used")
+        raise Refusal(code, str(error)) from error
 
 
 def handle_request(

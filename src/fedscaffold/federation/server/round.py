@@ -212,19 +212,21 @@ def run_round(
     return RoundResult(after, tuple(sorted(counted)), round.refused, scales, limited.shares)
 
 
+@dataclass
 class _Round:
     """One round while it is open: the replies that count so far, and the clients that are out of it."""
 
-    def __init__(
-        self, config: RunConfig, ledger: Ledger, weights: Array, send: SendRequests, backup: StateBackup,
-        rules: RoundRules, n_rows: IntArray | None,
-    ) -> None:  # fmt: skip
-        self.config, self.ledger, self.weights, self.send = config, ledger, weights, send
-        self.backup, self.rules, self.n_rows = backup, rules, n_rows
-        self.refused: dict[int, str] = {}
-        self.found: dict[int, Array] = {}  # vectors that count
-        self.states: dict[int, Any] = {}  # client states that the server asked for
-        self.lengths = checks.Lengths(0.0, {}, {})
+    config: RunConfig
+    ledger: Ledger
+    weights: Array
+    send: SendRequests
+    backup: StateBackup
+    rules: RoundRules
+    n_rows: IntArray | None
+    refused: dict[int, str] = field(default_factory=dict)
+    found: dict[int, Array] = field(default_factory=dict)  # vectors that count
+    states: dict[int, Any] = field(default_factory=dict)  # client states that the server asked for
+    lengths: checks.Lengths = field(default_factory=lambda: checks.Lengths(0.0, {}, {}))
 
     def collect_updates(self, cohort: Sequence[int], mean_gradient: Array | None) -> int | None:
         """Ask until enough updates count, and return None, or return a client whose lost state has no backup."""
