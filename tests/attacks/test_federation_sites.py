@@ -151,6 +151,10 @@ def test_draws_depend_on_a_secret_of_the_site(tmp_path: Path) -> None:
         ("tell_rows = 1", "tell_rows must be a valid boolean, got 1"),
         ("run_names = 5", "run_names must be a valid tuple, got 5"),
         ("draws = 'both'", "draws must be 'secret' or 'seed', got both"),
+        (
+            "min_rows = 0\ndelta = 2",
+            r"2 problems:\n- min_rows must be .*\n- delta must be less than 1",
+        ),
         ("min_rows = ", "cannot read the policy"),
         ("\x00", "cannot read the policy"),
     ],
