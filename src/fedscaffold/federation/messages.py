@@ -4,7 +4,7 @@ Down go the server state, θ first, and the last round in which the client's upd
 the server's mean. Up comes one vector. Client states, such as control variates, stay with their clients, with one
 exception: a client that lost its own, or whose own was limited, receives the server's backup of it.
 
-What arrives is validated by the fields' types in `payloads`.
+`payloads` validates arriving messages by the types of their fields.
 """
 
 import dataclasses
