@@ -186,9 +186,14 @@ def test_no_bit_of_a_deployed_message_excludes_a_table(seed: int, tmp_path: Any)
 def test_a_noisy_message_of_a_client_is_whole_numbers(theta: Array, tmp_path: Any) -> None:
     """Beside a large θ the change and its noise would be rounded away; θ is added at the server."""
     request = asked(ClientLevel(clip=0.25, noise_multiplier=3.0), theta)
-    sent: Any = handle_request(request, ProblemTask(problem(0)), tmp_path, SitePolicy())
+    sent, other = (
+        handle_request(request, ProblemTask(problem(0)), tmp_path / name, SitePolicy())
+        for name in ("one", "other")
+    )
+    assert isinstance(sent, ClientUpdate)
+    assert isinstance(other, ClientUpdate)
+    assert (sent.vector != other.vector).all()  # each has new noise
     np.testing.assert_array_equal(sent.vector, np.rint(sent.vector))
-    assert np.abs(sent.vector).min() > CLIP / 1e4
     unit = 0.25 / CLIP
     np.testing.assert_array_equal(message_of(request.config, sent.vector, theta), theta + unit * sent.vector)
 
