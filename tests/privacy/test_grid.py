@@ -187,8 +187,7 @@ def test_a_noisy_message_of_a_client_is_whole_numbers(theta: Array, tmp_path: An
     """Beside a large θ the change and its noise would be rounded away; θ is added at the server."""
     request = asked(ClientLevel(clip=0.25, noise_multiplier=3.0), theta)
     sent, other = (
-        handle_request(request, ProblemTask(problem(0)), tmp_path / name, SitePolicy())
-        for name in ("a", "b")
+        handle_request(request, ProblemTask(problem(0)), tmp_path / name, SitePolicy()) for name in ("a", "b")
     )
     assert isinstance(sent, ClientUpdate)
     assert isinstance(other, ClientUpdate)
