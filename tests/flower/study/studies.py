@@ -45,6 +45,7 @@ class Deployment:
         tables: Mapping[str, pd.DataFrame] | None = None,
         *,
         absent: str = "error",
+        linger: float = 60.0,
         policy: str = "",
         **settings: Any,
     ) -> None:
@@ -53,7 +54,7 @@ class Deployment:
         self.file, self.out = folder / "coordinator" / "pilot.toml", folder / "coordinator" / "out"
         self.file.parent.mkdir(parents=True)
         self.plan = Study(**{"name": "pilot", "target": "ill", "l2": "auto", **settings}).plan_for(tables)
-        run: Any = {"absent": absent, "timeout": 20.0, "address": f"127.0.0.1:{free_port()}"}
+        run: Any = {"absent": absent, "timeout": 20.0, "linger": linger, "address": f"127.0.0.1:{free_port()}"}
         self.study = StudyFile(self.plan, RunSettings(**run))
         self.file.write_text(self.study.text())
         self.joined: dict[str, JoinedSite] = {}

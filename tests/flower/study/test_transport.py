@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation import remote
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.signing import Signer, check_signature, make_signing_key
@@ -88,6 +89,40 @@ def test_a_site_that_comes_late_and_leaves_on_the_way_is_waited_for(tmp_path: Pa
     assert len(left) == 2
     assert "site lyon is offline" in deployed.said
     np.testing.assert_array_equal(found.theta, of_one_process().theta)
+
+
+def leave_before_the_result(deployed: Deployment, share: Path | None = None) -> None:
+    """Conduct a study whose site lyon leaves after its last number; it has no result then."""
+    joined, usual, gone = deployed.joined["lyon"], JoinedSite.answer, threading.Event()
+
+    def answer(self: JoinedSite, site: Any, payload: Payload) -> Payload:
+        if self is joined and (gone.is_set() or payload.values.get("study-message") == "result"):
+            gone.set()
+            raise SystemExit  # ends the site's thread
+        return usual(self, site, payload)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JoinedSite, "answer", answer)
+        patch.setattr(remote, "DELIVER_SECONDS", 2.0)  # by post
+        with pytest.raises(AssertionError), deployed.answering(share):  # a thread ended
+            deployed.conduct(share)
+    assert gone.is_set()
+    assert not joined.over
+
+
+@pytest.mark.parametrize("by_post", [False, True])
+def test_a_site_that_was_offline_at_the_end_fetches_the_result(tmp_path: Path, by_post: bool) -> None:
+    deployed, share = Deployment(tmp_path, linger=2.0), tmp_path / "share" if by_post else None
+    leave_before_the_result(deployed, share)
+    assert any("has not been fetched by lyon" in sentence for sentence in deployed.said)
+    with deployed.answering(share, sites=("lyon",)):
+        if not by_post:  # the coordinator's command again; by post the result lies in the folder
+            deployed.conduct()
+        end = time.monotonic() + 20.0
+        while not deployed.joined["lyon"].over and time.monotonic() < end:
+            time.sleep(0.05)
+    assert deployed.joined["lyon"].over == "the study is over"
+    assert (tmp_path / "lyon" / "site" / "result.json").exists()
 
 
 class SilentServer:

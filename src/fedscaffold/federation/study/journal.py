@@ -10,14 +10,13 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.core.files import Fields, folder_at
-from fedscaffold.federation.history import RUN_PATTERN, new_run_id
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.transport import Transport
 
@@ -54,7 +53,6 @@ class Journal:
         self.transport, self.on_exchange = transport, on_exchange
         self.folder = None if folder is None else private_folder(folder)
         self.count, self.last_seconds = 0, 0.0
-        self.study_id = new_run_id() if self.folder is None else self._identity(self.folder)
 
     @property
     def sites(self) -> Sequence[str]:
@@ -63,41 +61,30 @@ class Journal:
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """Return the sites' replies, from the folder if the same was asked at this place before."""
-
-        def ask() -> Kept:
-            replies = self.transport.exchange(requests)
-            names = list(replies)
-            arrays = {f"{k}/{name}": a for k, site in enumerate(names) for name, a in replies[site].arrays.items()}
-            values = {site: dict(reply.values) for site, reply in replies.items()}
-            return Kept(arrays, {"sites": names, "values": values}, self.transport.last_seconds)
-
-        found = self.keep(requests, ask)
-        self.on_exchange(self.last_seconds)
-        values = found.description.fields("values")
-        return {
-            site: Payload(values.fields(site).as_dict(), _arrays_of(found.arrays, k))
-            for k, site in enumerate(str(name) for name in found.description.items("sites"))
-        }
-
-    def keep(self, asked: Mapping[str, Payload], ask: Callable[[], "Kept"]) -> "Answer":
-        """Return the stored answer if the same was asked at this place before; else call `ask` and store it."""
         self.count += 1
-        digest = _digest(asked)
+        asked = _digest(requests)
         path = None if self.folder is None else self.folder / f"exchange-{self.count:06d}.npz"
         if path is not None and path.exists():
-            return self._stored(path, digest)
-        found = ask()
-        self.last_seconds = found.seconds
-        description = {"what": WHAT, "asked": digest, **found.description, "seconds": found.seconds}
-        if path is not None:
-            npz.write(path, found.arrays, description, private=True)
-        return Answer(found.arrays, Fields(description, "an exchange"))
+            replies = self._stored(path, asked)
+        else:
+            replies = self.transport.exchange(requests)
+            self.last_seconds = self.transport.last_seconds
+            if path is not None:
+                self._store(path, asked, replies)
+        self.on_exchange(self.last_seconds)
+        return replies
 
     def deliver(self, requests: Mapping[str, Payload]) -> None:
         """Send a last message to each of some sites."""
         self.transport.deliver(requests)
 
-    def _stored(self, path: Path, asked: str) -> "Answer":
+    def _store(self, path: Path, asked: str, replies: Mapping[str, Payload]) -> None:
+        arrays = {f"{k}/{name}": a for k, one in enumerate(replies.values()) for name, a in one.arrays.items()}
+        values = {site: dict(reply.values) for site, reply in replies.items()}
+        description = {"what": WHAT, "asked": asked, "sites": list(replies), "values": values}
+        npz.write(path, arrays, {**description, "seconds": self.last_seconds}, private=True)
+
+    def _stored(self, path: Path, asked: str) -> Mapping[str, Payload]:
         try:
             arrays, description = npz.read(path)
         except (OSError, ValueError) as error:
@@ -110,38 +97,11 @@ class Journal:
                 "version of fedscaffold have changed; choose another folder"
             )
         self.last_seconds = fields.number("seconds", least=0.0)
-        return Answer(arrays, fields)
-
-    def _identity(self, folder: Path) -> str:
-        path = folder / "study.npz"
-        if not path.exists():
-            npz.write(path, {}, {"what": WHAT, "study": new_run_id()}, private=True)
-        return Fields(npz.read(path)[1], str(path), error=CheckpointMismatch).text("study", pattern=RUN_PATTERN)
-
-
-class Kept(NamedTuple):
-    """The answer to a question, as it is stored.
-
-    Parameters
-    ----------
-    arrays
-        Arrays by name.
-    description
-        Values that JSON can hold.
-    seconds
-        How long it took.
-    """
-
-    arrays: Mapping[str, Any]
-    description: Mapping[str, Any]
-    seconds: float
-
-
-class Answer(NamedTuple):
-    """The answer to a question, now or before: arrays by name, and the description with its fields."""
-
-    arrays: Mapping[str, Any]
-    description: Fields
+        values = fields.fields("values")
+        return {
+            site: Payload(values.fields(site).as_dict(), _arrays_of(arrays, k))
+            for k, site in enumerate(str(name) for name in fields.items("sites"))
+        }
 
 
 def _arrays_of(arrays: Mapping[str, Any], k: int) -> dict[str, Any]:

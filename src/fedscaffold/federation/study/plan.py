@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -365,27 +364,17 @@ class StudyPlan(StudySettings):
             raise InvalidInput("the plan has no list of columns") from None
         return cls(**given)
 
-    @classmethod
-    def from_toml(cls, text: str, source: str) -> Self:
-        """Return the plan in the text of a TOML file."""
-        try:
-            return cls(**tomllib.loads(text))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InvalidInput(f"{source} is not a TOML file: {error}") from None
-        except InvalidInput as error:
-            raise InvalidInput(f"{source}: {error}") from None
-
     def to_toml(self) -> str:
-        """Return the text of a TOML file, from which `from_toml` makes an equal plan."""
-        values = self.model_dump(mode="json", exclude_defaults=True)
-        columns = values.pop("columns")
-        lines = [f"{name} = {toml_value(value)}" for name, value in values.items()]
-        for name, column in columns.items():
-            lines += [
-                "",
-                f"[columns.{toml_value(name)}]",
-                *(f"{key} = {toml_value(value)}" for key, value in column.items()),
-            ]
+        """Return the plan as text for people, in the format of a study's file."""
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"columns"})
+        return "\n".join([*(f"{name} = {toml_value(value)}" for name, value in values.items()), self.codebook()])
+
+    def codebook(self) -> str:
+        """Return the tables of the columns in TOML."""
+        lines = []
+        for name, column in self.columns.items():
+            said = {"type": column.type, **column.model_dump(mode="json", exclude_defaults=True)}
+            lines += [f"[columns.{toml_value(name)}]", *(f"{key} = {toml_value(v)}" for key, v in said.items())]
         return "\n".join(lines) + "\n"
 
     @cached_property

@@ -27,8 +27,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.study.numbers import WordBlock, Words, add, negative, size_of
 
-LEAST_SECURE = 3  # sites: of two, each gets the other's numbers by subtracting its own from the sum
-
 
 def new_key() -> ec.EllipticCurvePrivateKey:
     """Return a new key of a site."""

@@ -76,7 +76,7 @@ def conduct_study(
             server = FleetServer(
                 host=study.run.listen, port=study.run.port, certificates=certificates, log=out / "flower.log"
             )
-            transport = FlowerTransport(stack.enter_context(server), **more)
+            transport = FlowerTransport(stack.enter_context(server), linger=study.run.linger, **more)
             say(f"listening on {study.run.address} with TLS, for {len(keys)} accepted keys")
         try:
             return conduct(

@@ -40,6 +40,8 @@ class RunSettings(BaseModel):
         Whether to "wait" for a site that does not answer, or to end with an "error".
     timeout
         Seconds after which a site that does not answer is an error.
+    linger
+        Seconds that a finished study waits for sites that have not fetched the result.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,6 +49,7 @@ class RunSettings(BaseModel):
     address: str = DEFAULT_ADDRESS
     absent: Literal["wait", "error"] = "wait"
     timeout: float = Field(default=600.0, ge=1.0, le=1e7)
+    linger: float = Field(default=60.0, ge=0.0, le=1e7)
 
     @field_validator("address")
     @classmethod
@@ -135,21 +138,16 @@ class StudyFile:
     def text(self) -> str:
         """Return the file, with a comment for every setting; settings without a value are commented out."""
         plan = self.plan
-        values = plan.model_dump(mode="json")
-        columns, known = values.pop("columns"), {**sentences(StudySettings), **sentences(StudyPlan)}
+        values = plan.model_dump(mode="json", exclude={"columns"})
+        known = {**sentences(StudySettings), **sentences(StudyPlan)}
         lines = ["# A study: one model for tables that stay at their sites. Sites accept everything above [run]."]
         hidden = ("name", "sites", "features", "ignore", "categorical")  # the codebook says the last three
         for name in ("name", "sites", *(name for name in values if name not in hidden)):
             line = f"# {name} = ..." if values[name] is None else f"{name} = {toml_value(values[name])}"
             lines.append(f"{line:<{WIDTH}} # {known[name]}")
         lines += ["", "# The codebook: type, and unit, range, levels, reference, mean or sd if they are known."]
-        for name, column in columns.items():
-            said = {key: value for key, value in column.items() if value is not None and value != ""}
-            lines += [
-                f"[columns.{toml_value(name)}]",
-                *(f"{key} = {toml_value(value)}" for key, value in said.items()),
-            ]
-        lines += ["", "[run]"]
+        lines.append(plan.codebook())
+        lines.append("[run]")
         for name, value in self.run.model_dump().items():
             lines.append(f"{f'{name} = {toml_value(value)}':<{WIDTH}} # {sentences(RunSettings)[name]}")
         return "\n".join(lines) + "\n"

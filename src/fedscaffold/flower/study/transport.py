@@ -32,13 +32,15 @@ class FlowerTransport(RemoteTransport):
     ----------
     server
         Serves the Fleet API.
+    linger
+        Seconds that sites have to fetch the last message; by post it stays in the folder.
     more
         See `RemoteTransport`.
     """
 
-    def __init__(self, server: FleetServer, **more: Any) -> None:
+    def __init__(self, server: FleetServer, *, linger: float = 60.0, **more: Any) -> None:
         super().__init__(**more)
-        self.server = server
+        self.server, self.linger = server, linger
         self._online: Mapping[str, str] = {}
         self._under_way: dict[str, Sent] = {}
         for site, key in self.keys.items():
@@ -66,6 +68,10 @@ class FlowerTransport(RemoteTransport):
             self._under_way[site] = Sent(question, connection, now, patience)
             self.server.ask(site, requests[site])
         return found.items()
+
+    def deliver(self, requests: Mapping[str, Payload], seconds: float | None = None) -> None:
+        """Send a last message to each of some sites, as long as the coordinator lingers."""
+        super().deliver(requests, self.linger if seconds is None else seconds)
 
     def forget(self, site: str) -> None:
         """Ask a site again the next time."""
