@@ -73,7 +73,7 @@ def test_a_site_accepts_the_plan_of_its_invitation_alone(joined: JoinedSite, cha
 def test_rubbish_in_a_plan_is_a_code(joined: JoinedSite) -> None:
     for rubbish in (
         {},
-        {"format": "fedscaffold plan 1"},
+        {"format": "fedscaffold plan 2"},
         {**PLAN.to_json(), "columns": 3},
         {**PLAN.to_json(), "x": 1},
     ):

@@ -125,6 +125,19 @@ def test_a_result_that_the_plan_would_not_give_does_not_stop_the_page(
     assert not (tmp_path / "model.json").exists()
 
 
+def test_numbers_are_kept_at_the_site_if_its_people_want_them() -> None:
+    """The log then says what was masked; sums over sites are what the coordinator gets."""
+    sites = {name: StudySite(name=name, table=table, keep_numbers=True) for name, table in SITES.items()}
+    result = conduct(Study(**CHOICES).plan_for(SITES), InProcess(sites))
+    kept = [[entry for entry in site.store.audit.read() if entry["event"] == "numbers"] for site in sites.values()]
+    scores = [next(one for one in log if one["phase"] == "scores") for log in kept]
+    assert "products of gradients" in scores[0]["what"]
+    sums = result.trained.certificate.sums
+    assert sum(one["values"]["rows"][0] for one in scores) == sums.rows == len(FRAME)
+    total = np.sum([one["values"]["gradient"] for one in scores], axis=0)
+    np.testing.assert_allclose(total, sums.gradient, rtol=1e-6, atol=1e-9)
+
+
 def test_a_study_that_stopped_says_why(tmp_path: Path) -> None:
     site = StudySite(name="site-0", table=SITES["site-0"])
     plan = Study(**CHOICES).plan_for(SITES)

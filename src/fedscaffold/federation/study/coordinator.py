@@ -12,7 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.journal import Journal
-from fedscaffold.federation.study.numbers import Words, add, decode
+from fedscaffold.federation.study.numbers import Words, add, decode, size_of
 from fedscaffold.federation.study.plan import OTHER, Column, StudyPlan
 from fedscaffold.federation.study.questions import (
     CELLS,
@@ -127,14 +127,17 @@ class Coordinator:
         blocks = blocks_of(self.plan, phase)
         words = {site: _words_in(replies[site], site) for site in self.plan.sites}
         self.received += [Received(question.number, phase, site, one) for site, one in words.items()]
-        try:
-            total = add(list(words.values()), blocks)
-        except ValueError:
-            raise InvalidInput("a site answered with a message of another size than the plan says") from None
+        if any(one.size != size_of(blocks) for one in words.values()):
+            raise InvalidInput("a site answered with a message of another size than the plan says")
         self.by_site = {}
         if self.plan.sums == "open":
             self.by_site = {site: decode(one, blocks) for site, one in words.items()}
-        return decode(total, blocks)
+        return decode(add(list(words.values())), blocks)
+
+    @cached_property
+    def smoothness(self) -> float:
+        """The largest curvature of any site's loss, or up to N^(1/16) times as much; it is asked for once."""
+        return float(self.ask("measure")["smoothness"][0] ** (1.0 / POWER))
 
     # the survey
 
@@ -225,10 +228,10 @@ class Totals:
         """Whether sites add up Hessians."""
         return self.coordinator.plan.hessians and self.dim <= MOST_COEFFICIENTS
 
-    @cached_property
+    @property
     def smoothness(self) -> float:
-        """The largest curvature of any site's loss, or up to N^(1/16) times as much."""
-        return float(self.coordinator.ask("measure")["smoothness"][0] ** (1.0 / POWER))
+        """The largest curvature of any site's loss."""
+        return self.coordinator.smoothness
 
     def penalty(self, sums: ClosingSums) -> Array:
         """Return the second derivatives of the penalty in units of the sums, (dim,).

@@ -224,12 +224,11 @@ def _own_column(rows: SiteRows, name: str) -> OwnColumn:
         return OwnColumn(
             name=name, unit=column.unit, present=values.size, mean=mean, sd=sd, low=low, high=high, levels={}
         )
-    counts = rows.counts(name)
-    merged = {level: count for level, count in counts.items() if count < plan.min_cell}
-    together = sum(merged.values()) >= plan.min_cell and (column.levels is None or OTHER in column.levels)
-    into = OTHER if together else "the reference level"
-    if name == plan.target or not merged:
-        merged, into = {}, ""
+    counts, merged, into = rows.counts(name), list[str](), ""
+    if name != plan.target:
+        rare, level = rows.merging(name)
+        merged = [one for one in rare if one is not None]
+        into = "" if not merged else OTHER if level == OTHER else "the reference level"
     return OwnColumn(
         name=name, present=sum(counts.values()), levels=counts, merged=tuple(merged), merged_into=into
     )

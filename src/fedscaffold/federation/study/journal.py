@@ -20,7 +20,7 @@ from fedscaffold.core.files import Fields, folder_at
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.transport import Transport
 
-WHAT = "fedscaffold study exchange 1"
+WHAT = "fedscaffold study exchange 2"
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:

@@ -23,7 +23,7 @@ from fedscaffold.inference.training import parse_tolerance
 from fedscaffold.models.coding import Coding
 from fedscaffold.problems.families import FAMILIES, Kind, TargetFamily
 
-FORMAT = "fedscaffold plan 1"
+FORMAT = "fedscaffold plan 2"
 OTHER = "(other)"  # stands for all levels that are rare at a site
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # becomes a file's name, and is shown on terminals
 MOST_SITES = 100_000  # sums have bits for a million
@@ -374,7 +374,11 @@ class StudyPlan(StudySettings):
         lines = []
         for name, column in self.columns.items():
             said = {"type": column.type, **column.model_dump(mode="json", exclude_defaults=True)}
-            lines += [f"[columns.{toml_value(name)}]", *(f"{key} = {toml_value(v)}" for key, v in said.items())]
+            lines += [
+                "",
+                f"[columns.{toml_value(name)}]",
+                *(f"{key} = {toml_value(v)}" for key, v in said.items()),
+            ]
         return "\n".join(lines) + "\n"
 
     @cached_property

@@ -20,7 +20,7 @@ from fedscaffold.data.encoded import EncodedLogistic, EncodedMultinomial, Encode
 from fedscaffold.engines import choose_engine
 from fedscaffold.federation.study.numbers import WordBlock, counts, wide
 from fedscaffold.federation.study.plan import StudyPlan
-from fedscaffold.federation.study.rows import SiteRows
+from fedscaffold.federation.study.rows import LARGEST, SiteRows
 from fedscaffold.inference import ClosingSums, client_sums
 from fedscaffold.inference.families import family_of
 from fedscaffold.inference.sums import client_intercept
@@ -45,7 +45,8 @@ PHASES = {
 }
 BINS = 20  # of equal width in the predicted probability; half of them below 1/2
 POWER = 16  # of curvatures: the 16th root of their sum over N sites is the largest one up to a factor N^(1/16)
-LARGEST = 1e6  # coefficient of a standardised column: larger ones would test whether sums leave their range
+LARGEST_MEAN = 1e30  # of a column: a site's sum of squares about larger ones may leave its range by its rows
+ONCE = ("levels", "moments", "spreads", "measure", "evaluate")  # phases that a site answers once
 LONGEST_LEVEL = 124  # bytes of a level that is gathered
 KEY = 1 + 2 + 1 + LONGEST_LEVEL // 2  # numbers of a level: rows, checksum, length, and two bytes each
 
@@ -131,7 +132,7 @@ def _blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
     if name == "noisy":
         return [WordBlock("change", dim, 0, 2)]  # whole numbers up to 2¹⁰⁷: no sum of rows and no noise is beyond
     if name == "evaluate":
-        found = [counts("rows"), WordBlock("loss", 1), WordBlock("squared loss", 1)]
+        found = [counts("rows"), WordBlock("loss", 1), wide("squared loss")]
         if plan.family.classes:
             K = coding.encoding.n_vectors
             found.append(counts("table", K * K) if K > 1 else counts("histogram", 2 * BINS))
@@ -202,7 +203,7 @@ def numbers_for(
     if name == "moments":
         return _moments(rows)
     if name == "spreads":
-        return {"squares": _spreads(rows, _checked(vector, len(number_columns(plan)), np.inf))}
+        return {"squares": _spreads(rows, _checked(vector, len(number_columns(plan)), LARGEST_MEAN))}
     problem = rows.judged if judged else rows.problem
     if name == "measure":
         return {"smoothness": float(problem.smoothness(Batches())) ** POWER}
@@ -240,9 +241,12 @@ def _levels(rows: SiteRows, cells: int) -> dict[str, Any]:
     for name in _open_categories(rows.plan):
         usual = rows.frequent(name)
         missing = rows.labels(name).null_count
-        other = rows.n_rows - missing - sum(usual.values())
+        others = [rows.n_rows - missing - sum(usual.values()), missing]
+        few = sum(count for count in others if count < least)
+        if few and usual:  # they count as the most frequent level, or would follow from all rows by subtraction
+            usual[max(usual, key=lambda level: usual[level])] += few
         found[name] = _level_table(usual, cells)
-        rest += [count if count >= least else 0 for count in (other, missing)]
+        rest += [count if count >= least else 0 for count in others]
     return {**found, "rest": rest}
 
 
@@ -290,6 +294,8 @@ def _local_steps(
         xi = before.update_clients(
             xi, state.sent[None, None], ServerState(state.before[None]), ServerState(theta[None])
         )
+    # beyond 2 over its curvature, steps at one site would grow until its part is all that shows in the sum
+    step_size = min(step_size, 2.0 / float(problem.smoothness(Batches())))
     with choose_engine(engine, problem).open(problem, Batches(), seed=0) as local_sgd:
         sent = local_sgd(theta[None], xi.xi, step_size=step_size, local_steps=steps, round=0)[0, 0]
     states[phase] = LocalState(xi.xi[0, 0], theta.copy(), sent, step_size, steps)
@@ -314,7 +320,8 @@ def _evaluation(rows: SiteRows, theta: Array) -> dict[str, Any]:
         taken, true = test.record_margins(theta).argmax(axis=1), test.targets.astype(np.int64)
         table = np.zeros((test.vectors, test.vectors), np.int64)
         np.add.at(table, (true, taken), 1)
-        found["table"] = np.where(table < least, 0, table)
+        few = ((table > 0) & (table < least)).any(axis=1, keepdims=True)
+        found["table"] = np.where(few, 0, table)  # the whole row, whose sum is known
     elif isinstance(test, EncodedLogistic):
         probability, positive = expit(test.record_margins(theta)[:, 0]), test.targets > 0
         bins = np.minimum((probability * BINS).astype(np.int64), BINS - 1)

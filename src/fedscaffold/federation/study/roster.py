@@ -10,12 +10,11 @@ whose sum is random.
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
@@ -25,7 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.study.numbers import WordBlock, Words, add, negative, size_of
+from fedscaffold.federation.study.numbers import Words, whole, words_of
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -122,27 +121,21 @@ class Masks:
                 found[other] = self.key.exchange(ec.ECDH(), public)
         return found
 
-    def mask(self, words: Words, blocks: Sequence[WordBlock], context: str) -> Words:
+    def mask(self, words: Words, context: str) -> Words:
         """Return a message plus all masks of this site for a question.
 
         Parameters
         ----------
         words
             The site's numbers.
-        blocks
-            Their blocks.
         context
             The digest of all questions up to this one.
         """
-        parts = [words]
-        for other, shared in self._secrets.items():
-            stream = _keystream(shared, f"{self.roster.digest} {context}", size_of(blocks))
-            parts.append(stream if self.site < other else negative(stream, blocks))
-        return add(parts, blocks)
-
-
-def _keystream(shared: bytes, context: str, words: int) -> Words:
-    """Return pseudo-random words from a shared secret; every context has a key, so the counter starts at 0."""
-    key = HKDF(SHA256(), 32, salt=None, info=b"fedscaffold mask " + context.encode()).derive(shared)
-    encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
-    return np.frombuffer(encryptor.update(bytes(8 * words)), "<u8").astype(np.uint64)
+        total = whole(words)
+        for other, shared in self._secrets.items():  # every context has a key, so the counter starts at 0
+            info = f"fedscaffold mask {self.roster.digest} {context}".encode()
+            key = HKDF(SHA256(), 32, salt=None, info=info).derive(shared)
+            stream = Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(8 * words.size))
+            mask = int.from_bytes(stream, "little")
+            total += mask if self.site < other else -mask
+        return words_of(total, words.size)

@@ -26,6 +26,7 @@ from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.numbers import Words, encode
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import (
+    ONCE,
     PHASES,
     LocalState,
     Question,
@@ -284,7 +285,7 @@ class StudySite:
         roster = self._masks.roster
         if question.plan != plan.digest or question.roster != roster.digest:
             raise Refusal(RefusalCode.OTHER_SETTINGS, "the question is of another plan or roster")
-        state = self.store.load_note(STATE) or {"number": -1, "chain": BEGIN, "before": BEGIN}
+        state = self.store.load_note(STATE) or {"number": -1, "chain": BEGIN, "before": BEGIN, "once": []}
         if question.number == state["number"] and question.extend(state["before"]) == state["chain"]:
             return Payload({"number": question.number}, {"words": _words(state["reply"])})
         if question.number != state["number"] + 1:
@@ -293,16 +294,21 @@ class StudySite:
             raise Refusal(RefusalCode.POLICY_ROUNDS, f"the plan has at most {plan.max_exchanges} exchanges")
         if not allowed(plan, question.phase):
             raise Refusal(RefusalCode.BAD_REQUEST, f"the plan has no phase {question.phase!r:.40}")
+        if question.phase in state["once"]:
+            raise Refusal(RefusalCode.POLICY_ROUNDS, f"{question.phase} is answered once")
         if plan.epsilon is not None:
             from fedscaffold.federation.study.private import pay
 
             pay(plan, self.store, self.rules.epsilon, self.rules.delta)
         chain = question.extend(state["chain"])
         words, local = self._numbers(plan, question, _local_states(state.get("local", {})))
-        blocks = blocks_of(plan, question.phase)
         if plan.sums == "secure":
-            words = self._masks.mask(words, blocks, chain)
-        kept = {"number": question.number, "chain": chain, "before": state["chain"], "local": local}
+            words = self._masks.mask(words, chain)
+        once = [question.phase] * (parse_phase(question.phase)[0] in ONCE)
+        kept = {
+            "number": question.number, "chain": chain, "before": state["chain"], "local": local,
+            "once": [*state["once"], *once],
+        }  # fmt: skip
         self.store.save_note(STATE, {**kept, "reply": _text(words)})
         return Payload({"number": question.number}, {"words": words})
 
@@ -320,7 +326,8 @@ class StudySite:
             found = {block.name: np.full(block.length, np.nan) for block in blocks}
         if self.keep_numbers:
             kept = {name: np.ravel(values).tolist() for name, values in found.items()}
-            self.store.audit.write("numbers", phase=question.phase, number=question.number, values=kept)
+            what = PHASES[parse_phase(question.phase)[0]]
+            self.store.audit.write("numbers", phase=question.phase, number=question.number, what=what, values=kept)
         return encode(found, blocks), {name: _plain(state) for name, state in states.items()}
 
     def _current_rows(self, plan: StudyPlan) -> SiteRows:

@@ -58,6 +58,8 @@ class JoinedSite:
         Fingerprints of other sites' keys, from their people; a roster with others is not accepted.
     accept_roster
         accept_roster(roster) → whether people accept a roster with sites that are not among the peers.
+    keep_numbers
+        Whether the site's log also keeps its numbers as they were before they were masked.
     """
 
     folder: Path
@@ -66,6 +68,7 @@ class JoinedSite:
     policy: Path | None = None
     peers: Mapping[str, str] = field(default_factory=dict)
     accept_roster: Callable[[Roster], bool] = lambda roster: True
+    keep_numbers: bool = False
     over: str = ""  # the reason why the study is over, once it is
     stopped: bool = False  # whether it stopped before it had a result
 
@@ -102,7 +105,7 @@ class JoinedSite:
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return StudySite(
             name, self.table, key, rules=load_rules(self.policy), accept_roster=self._accepts, store=store,
-            invited=self.invite.plan.digest,
+            invited=self.invite.plan.digest, keep_numbers=self.keep_numbers,
         )  # fmt: skip
 
     def _accepts(self, roster: Roster) -> bool:

@@ -153,6 +153,9 @@ def join(
     wait: Annotated[
         float, typer.Option(help="Hours without any message after which this site stops.", min=0.0)
     ] = LONGEST_WAIT,
+    keep: Annotated[
+        bool, typer.Option("--keep-numbers", help="Also keep this site's numbers, by name, in its log.")
+    ] = False,
     show: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
     settings: CsvSettings = None,
 ) -> None:
@@ -175,7 +178,7 @@ def join(
         table = TableFile(data, csv_format(parse_settings(settings, CSV_SETTINGS)))
         joined = JoinedSite(
             folder=(state or invite.parent / f"{plan.name}-{invited.site}").resolve(), invite=invited,
-            table=table, policy=policy, peers=_peers(peer or [], plan.sites),
+            table=table, policy=policy, peers=_peers(peer or [], plan.sites), keep_numbers=keep,
         )  # fmt: skip
         typer.echo(f"study {plan.name}, plan {plan.fingerprint}: compare this with the coordinator's")
         again = joined.known
