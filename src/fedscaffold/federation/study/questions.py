@@ -7,7 +7,7 @@ added*. Their lengths and units follow from the plan, so that a message's size s
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.rows import LARGEST, SiteRows
 from fedscaffold.inference import ClosingSums, client_sums
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.sums import client_intercept
+from fedscaffold.inference.sums import MATRICES, SCALARS, client_intercept
 from fedscaffold.methods import Scaffold
 from fedscaffold.methods.base import ControlVariates
 from fedscaffold.models.coding import Coding
@@ -154,29 +154,8 @@ def _open_categories(plan: StudyPlan) -> list[str]:
 # at a site
 
 
-@dataclass
-class LocalState:
-    """A site's control variate, and the round of which it does not know the result yet.
-
-    Parameters
-    ----------
-    xi
-        The control variate, (dim,).
-    before, sent
-        The model at the beginning of the last round, and the site's local model after it; None before the first.
-    step_size, local_steps
-        γ and H of the last round.
-    """
-
-    xi: Array
-    before: Array | None = None
-    sent: Array | None = None
-    step_size: float = 1.0
-    local_steps: int = 1
-
-
 def numbers_for(
-    rows: SiteRows, phase: str, vector: Array, states: dict[str, LocalState], engine: str | Engine
+    rows: SiteRows, phase: str, vector: Array, states: dict[str, Any], engine: str | Engine
 ) -> dict[str, Any]:
     """Return a site's numbers for a question, by block.
 
@@ -187,7 +166,8 @@ def numbers_for(
     phase, vector
         Of the question.
     states
-        The site's control variates, by phase; changed by rounds of Scaffold.
+        By phase, as JSON holds them: the site's control variate ξ, and the round of which it does not know the
+        result yet, with the model before it, its local model after it, γ and H. Changed by rounds of Scaffold.
     engine
         Computes local steps.
 
@@ -225,7 +205,7 @@ def numbers_for(
         penalty = n * problem.penalty
         loss = found.loss + 0.5 * float(penalty @ theta**2)
         return {"rows": n, "loss": loss, "gradient": found.gradient + penalty * theta}
-    return _closing_numbers(found)
+    return dict(_closing_numbers(found, scores=name == "scores"))
 
 
 def _checked(vector: Array, size: int, largest: float = LARGEST) -> Array:
@@ -278,7 +258,7 @@ def _spreads(rows: SiteRows, means: Array) -> list[float]:
 
 
 def _local_steps(
-    problem: EncodedProblem, phase: str, vector: Array, states: dict[str, LocalState], engine: str | Engine
+    problem: EncodedProblem, phase: str, vector: Array, states: dict[str, Any], engine: str | Engine
 ) -> dict[str, Any]:
     """Return n_c (θ_c − θ) after local steps from θ, and remember the round.
 
@@ -287,18 +267,20 @@ def _local_steps(
     step_size, steps, theta = float(vector[0]), int(vector[1]), vector[2:]
     if not (step_size > 0.0 and steps == vector[1] and 1 <= steps <= 1 << 20):
         raise InvalidInput("a round needs a positive step size and a whole number of local steps")
-    state = states.setdefault(phase, LocalState(np.zeros(problem.dim)))
-    xi = ControlVariates(state.xi[None, None])
-    if state.before is not None and state.sent is not None:
-        before = Scaffold(step_size=state.step_size, local_steps=state.local_steps)
-        xi = before.update_clients(
-            xi, state.sent[None, None], ServerState(state.before[None]), ServerState(theta[None])
+    last, xi = states.get(phase), ControlVariates(np.zeros((1, 1, problem.dim)))
+    if last is not None:
+        old, sent, before = (np.array(last[name])[None] for name in ("xi", "sent", "before"))
+        method = Scaffold(step_size=last["step_size"], local_steps=last["local_steps"])
+        xi = method.update_clients(
+            ControlVariates(old[None]), sent[None], ServerState(before), ServerState(theta[None])
         )
     # beyond 2 over its curvature, steps at one site would grow until its part is all that shows in the sum
     step_size = min(step_size, 2.0 / float(problem.smoothness(Batches())))
     with choose_engine(engine, problem).open(problem, Batches(), seed=0) as local_sgd:
         sent = local_sgd(theta[None], xi.xi, step_size=step_size, local_steps=steps, round=0)[0, 0]
-    states[phase] = LocalState(xi.xi[0, 0], theta.copy(), sent, step_size, steps)
+    vectors = {"xi": xi.xi[0, 0], "before": theta, "sent": sent}
+    states[phase] = {name: values.tolist() for name, values in vectors.items()}
+    states[phase] |= {"step_size": step_size, "local_steps": steps}
     n = int(problem.sizes[0])
     return {"rows": n, "change": n * (sent - theta)}
 
@@ -371,59 +353,45 @@ def without_small_bins(both: Any, sums: Array, least: int) -> tuple[Any, Array]:
 
 # closing sums as blocks
 
-_FIXED = ("clients", "intercepts", "weight", "saturated", "constant", "pearson")
+_WHOLE = ("rows", "clients", "intercepts", "varying")
+_NAMES = (*SCALARS, "null", "gradient", "squares", "varying", *MATRICES, "information")  # in `ClosingSums.vector`
 
 
 def _closing_blocks(coding: Coding, *, scores: bool) -> list[WordBlock]:
-    dim, features, family = coding.dim, coding.encoding.dim, family_of(problem_class(coding.encoding).kind)
-    triangle, none = dim * (dim + 1) // 2, np.zeros(0)
-    K = coding.encoding.n_vectors
-    null = K if K > 1 else int(family.null_sums(none, none, none).size)
-    found = [
-        counts("rows"),
-        WordBlock("loss", 1),
-        *(WordBlock(name, 1) for name in _FIXED),
-        WordBlock("null", null),
+    numbers = _closing_numbers(_empty_sums(coding, np.zeros(coding.dim)), scores=scores)
+    return [
+        counts(name, values.size) if name in _WHOLE else WordBlock(name, values.size)
+        for name, values in numbers.items()
     ]
-    found += [WordBlock("gradient", dim), WordBlock("squares", features), counts("varying", features)]
-    found += [WordBlock("hessian", triangle)] + [WordBlock("information", triangle)] * (
-        family.expected is not None
-    )
-    if scores:
-        found += [WordBlock("score_products", triangle), WordBlock("cluster_products", triangle)]
-    return found
 
 
-def _closing_numbers(sums: ClosingSums) -> dict[str, Any]:
-    upper = np.triu_indices(sums.dim)
-    found: dict[str, Any] = {
-        "rows": sums.rows,
-        "loss": sums.loss,
-        **{name: getattr(sums, name) for name in _FIXED},
+def _closing_numbers(sums: ClosingSums, *, scores: bool) -> dict[str, Array]:
+    """Return sums by name, of symmetric matrices the upper triangle; NaN, of what a kind does not have, as 0."""
+    upper, found = np.triu_indices(sums.dim), {name: getattr(sums, name) for name in _NAMES}
+    return {
+        name: np.nan_to_num(values[upper] if np.ndim(values) == 2 else np.atleast_1d(values))
+        for name, values in found.items()
+        if values is not None and (scores or not name.endswith("products"))
     }
-    found |= {name: getattr(sums, name) for name in ("null", "gradient", "squares", "varying")}
-    for name in ("hessian", "information", "score_products", "cluster_products"):
-        if getattr(sums, name) is not None:
-            found[name] = getattr(sums, name)[upper]
-    return {name: np.nan_to_num(value) if name == "pearson" else value for name, value in found.items()}
+
+
+def _empty_sums(coding: Coding, theta: Array) -> ClosingSums:
+    kind, none, K = problem_class(coding.encoding).kind, np.zeros(0), coding.encoding.n_vectors
+    null = np.zeros(K if K > 1 else family_of(kind).null_sums(none, none, none).size)
+    each, empty = np.zeros(coding.encoding.dim), np.zeros((theta.size, theta.size))
+    return ClosingSums(
+        kind=kind, theta=theta, null=null, gradient=theta, squares=each, varying=each, hessian=empty,
+        information=empty if K == 1 and family_of(kind).expected else None, score_products=empty,
+        cluster_products=empty, **dict.fromkeys(SCALARS, 0),
+    )  # fmt: skip
 
 
 def closing_sums_of(total: Mapping[str, Array], coding: Coding, theta: Array) -> ClosingSums:
     """Return the closing sums over all sites, from the totals of a question at θ."""
-    dim = theta.size
-    found: dict[str, Any] = {name: float(total[name][0]) for name in ("loss", *_FIXED)}
-    found |= {name: total[name] for name in ("null", "gradient", "squares", "varying")}
-    found |= {name: round(float(total[name][0])) for name in ("rows", "clients", "intercepts")}
-    kind = problem_class(coding.encoding).kind
-    if kind == "multinomial":
-        found["pearson"] = float("nan")
-    for name in ("hessian", "information", "score_products", "cluster_products"):
-        matrix = np.zeros((dim, dim))
-        if name in total:
-            matrix[np.triu_indices(dim)] = total[name]
-            matrix += np.triu(matrix, 1).T
-        found[name] = None if name == "information" and name not in total else matrix
-    return ClosingSums(kind=kind, theta=theta, **found)
+    like = _empty_sums(coding, theta)
+    every = {**_closing_numbers(like, scores=True), **total}
+    found = like.with_vector(np.concatenate([every[name] for name in _NAMES if name in every]))
+    return replace(found, pearson=float("nan")) if like.kind == "multinomial" else found
 
 
 # levels as tables of sums

@@ -20,7 +20,7 @@ from fedscaffold.federation.study.plan import Column, StudyPlan, StudySettings
 from fedscaffold.federation.study.questions import BINS
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.status import StatusBoard
-from fedscaffold.federation.study.transport import InProcess, Transport
+from fedscaffold.federation.study.transport import InProcess, SiteProblems, Transport
 from fedscaffold.inference.training import TrainingSettings, train
 from fedscaffold.models.fit import NUMBERS_PER_SECOND, Fit
 
@@ -332,7 +332,15 @@ class Study(StudySettings):
             problems = site.problems(plan)
             if problems:
                 raise InvalidInput(f"site {site.name}: {'; '.join(problems)}")
-        result = conduct(plan, InProcess(members), folder=folder)
+        try:
+            result = conduct(plan, InProcess(members), folder=folder)
+        except SiteProblems as error:  # whose people are the ones who called this
+            logs = {
+                site: [str(one.get("text")) for one in members[site].store.audit.read()] for site in error.codes
+            }
+            raise SiteProblems(
+                {site: f"site {site}: {log[-1]}" for site, log in logs.items()}, error.codes
+            ) from None
         return replace(result, log={name: site.log for name, site in members.items()})
 
 
