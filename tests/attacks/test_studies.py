@@ -13,14 +13,13 @@ from fedscaffold.federation import Study
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.study.coordinator import Coordinator
-from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.numbers import BeyondRange, add, decode, encode
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import blocks_of, levels_in, numbers_for
 from fedscaffold.federation.study.roster import Roster, new_key, public_line
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.site import DOCUMENT, KIND, SiteRules, StudySite, refusal_in
-from fedscaffold.federation.study.transport import InProcess, SiteProblems
+from fedscaffold.federation.study.transport import InProcess, Journal, SiteProblems
 
 SITES = ("bonn", "graz", "lyon")
 

@@ -2,34 +2,30 @@
 
 import hashlib
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InvalidInput
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.signing import check_reply, sign_reply
 from fedscaffold.federation.study.coordinator import Received
-from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct
+from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.models.fit import Fit
 from fedscaffold.models.private import PrivateFit
 
 PLAN, KEYS, RESULT, MODEL = "plan.json", "keys.json", "for-sites.json", "model.json"  # in the coordinator's folder
-LOG = "fedscaffold signed log 1"
+LOG = "fedscaffold signed log 2"
 
 
 def begin_bundle(folder: Path, plan: StudyPlan, keys: Mapping[str, str]) -> None:
@@ -52,7 +48,7 @@ def signed_log(site: StudySite) -> dict[str, Any]:
     sent = {str(entry["values"]["number"]): entry["sha256"] for entry in site.log if "sha256" in entry}
     plan = site.plan
     log = {"format": LOG, "site": site.name, "plan": "" if plan is None else plan.digest, "sent": sent}
-    return {**log, "signature": b64encode(site.key.sign(_canonical(log), ec.ECDSA(SHA256()))).decode()}
+    return dict(sign_reply(Payload(log), LOG, site.key).values)
 
 
 @dataclass(frozen=True)
@@ -166,14 +162,12 @@ def _check_file(
     if not isinstance(values, dict) or values.get("format") != LOG:
         _compare(f"the result in {file}", found["sites"], values, agreed, problems)
         return
-    site, signature = str(values.get("site")), values.pop("signature", "")
+    site = str(values.get("site"))
     if site not in roster.keys:
         raise InvalidInput(f"{file} is the log of a site that the study does not have: {shown(site)}")
-    key = load_ssh_public_key(" ".join(roster.keys[site].split()[:2]).encode())
-    assert isinstance(key, ec.EllipticCurvePublicKey)  # checked by the roster
     try:
-        key.verify(b64decode(str(signature)), _canonical(values), ec.ECDSA(SHA256()))
-    except (InvalidSignature, ValueError):
+        check_reply(Payload(values), LOG, roster.keys[site])
+    except InvalidInput:
         raise InvalidInput(f"{file} was not signed by the key of site {site}") from None
     kept = {
         str(one.number): hashlib.sha256(one.words.tobytes()).hexdigest() for one in received if one.site == site
@@ -182,10 +176,6 @@ def _check_file(
         agreed.append(f"the {len(kept)} messages in the log of site {site} are the ones that the coordinator kept")
     else:
         problems.append(f"the log of site {site} has other messages than the coordinator kept")
-
-
-def _canonical(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _json(path: Path, what: str) -> Any:

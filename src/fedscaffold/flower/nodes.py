@@ -15,7 +15,6 @@ from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.messages import ClientFailed, ClientHello, ClientRefused, Reply, TrainRequest
 from fedscaffold.federation.payloads import pack_request, unpack_hello, unpack_reply
-from fedscaffold.federation.refusals import MEANING
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.flower import wire
 from fedscaffold.flower.log import LOG
@@ -102,7 +101,7 @@ class Nodes:
                     raise InvalidInput(f"it does not say which client it is: {reason}")
                 hello = unpack_hello(wire.from_records(reply.content))
                 if isinstance(hello, ClientRefused):
-                    raise InvalidInput(f"it does not take part: {MEANING[hello.code]}")
+                    raise InvalidInput(f"it does not take part: {hello.code.meaning}")
                 self._ask_hello_at[node] = math.inf
                 self._enter(node, infos[node], hello)
             except InvalidInput as error:

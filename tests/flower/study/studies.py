@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.post import PostTransport, answer_post
+from fedscaffold.federation.remote import PostTransport, answer_post
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.study import Study, conduct
 from fedscaffold.flower.processes import free_port
 from fedscaffold.flower.study.fleet import FleetConnection
-from fedscaffold.flower.study.node import answer_flower
 from fedscaffold.flower.study.run import conduct_study
 from fedscaffold.flower.study.site_folder import JoinedSite
 from fedscaffold.flower.study.study_file import Invite, RunSettings, StudyFile, StudyFolder, write_invites
+from fedscaffold.flower.study.transport import answer_flower
 
 SITES = ("bonn", "graz", "lyon")
 
@@ -45,7 +45,7 @@ class Deployment:
         tables: Mapping[str, pd.DataFrame] | None = None,
         *,
         absent: str = "error",
-        linger: float = 60.0,
+        linger: float = 5.0,
         policy: str = "",
         **settings: Any,
     ) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation import remote
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.signing import Signer, check_signature, make_signing_key
@@ -20,10 +19,9 @@ from fedscaffold.federation.study.site import DOCUMENT, KIND, refusal_in
 from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.flower.study import transport as transport_module
 from fedscaffold.flower.study.fleet import FleetConnection, Unreachable
-from fedscaffold.flower.study.node import answer_flower
 from fedscaffold.flower.study.site_folder import JoinedSite
 from fedscaffold.flower.study.study_file import StudyFolder
-from fedscaffold.flower.study.transport import FlowerTransport
+from fedscaffold.flower.study.transport import FlowerTransport, answer_flower
 from tests.flower.study.studies import SITES, Deployment, of_one_process, visits
 
 
@@ -103,7 +101,6 @@ def leave_before_the_result(deployed: Deployment, share: Path | None = None) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JoinedSite, "answer", answer)
-        patch.setattr(remote, "DELIVER_SECONDS", 2.0)  # by post
         with pytest.raises(AssertionError), deployed.answering(share):  # a thread ended
             deployed.conduct(share)
     assert gone.is_set()

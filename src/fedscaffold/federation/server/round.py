@@ -17,7 +17,7 @@ from fedscaffold.federation.messages import (
     TrainRequest,
     shorten,
 )  # fmt: skip
-from fedscaffold.federation.refusals import MEANING, RefusalCode
+from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server import checks
 from fedscaffold.federation.server.backup import StateBackup
@@ -255,10 +255,10 @@ class _Round:
             )
         elif isinstance(reply, ClientRefused):
             LOG.warning(
-                "round %d: client %d rejects the request: %s", self.ledger.round, client, MEANING[reply.code]
+                "round %d: client %d rejects the request: %s", self.ledger.round, client, reply.code.meaning
             )
             if reply.code not in MAY_PASS:
-                self.refused[client] = f"it rejects the request: {MEANING[reply.code]} ({reply.code})"
+                self.refused[client] = f"it rejects the request: {reply.code.meaning} ({reply.code})"
         else:
             reason = checks.malformed(requests[client], reply)
             if reason is not None:

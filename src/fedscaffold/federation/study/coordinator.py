@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.numbers import Words, add, decode, size_of
 from fedscaffold.federation.study.plan import OTHER, Column, StudyPlan
 from fedscaffold.federation.study.questions import (
@@ -26,7 +25,7 @@ from fedscaffold.federation.study.questions import (
 )
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import DOCUMENT, KIND
-from fedscaffold.federation.study.transport import SiteProblems
+from fedscaffold.federation.study.transport import Journal, SiteProblems
 from fedscaffold.inference import ClosingSums
 from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_mask
 from fedscaffold.models.coding import Coding
@@ -97,7 +96,7 @@ class Coordinator:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Send the result to all sites that can be reached."""
-        self.journal.deliver(dict.fromkeys(self.plan.sites, _document("result", result)))
+        self.journal.transport.deliver(dict.fromkeys(self.plan.sites, _document("result", result)))
 
     def _propose(self, plan: StudyPlan) -> dict[str, str]:
         """Return each site's public key once all have accepted a plan."""

@@ -15,12 +15,11 @@ from fedscaffold.data import tables
 from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.study.coordinator import Coordinator, Totals
-from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.plan import Column, StudyPlan, StudySettings
 from fedscaffold.federation.study.questions import BINS
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.status import StatusBoard
-from fedscaffold.federation.study.transport import InProcess, SiteProblems, Transport
+from fedscaffold.federation.study.transport import InProcess, Journal, SiteProblems, Transport
 from fedscaffold.inference.training import TrainingSettings, train
 from fedscaffold.models.fit import NUMBERS_PER_SECOND, Fit
 

@@ -12,9 +12,9 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import write_text
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.data.tables import check_names, labels, load_pyarrow, pick_all, some
-from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.plan import SITE_NAME, StudySettings
 from fedscaffold.federation.study.study import Study
+from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.flower.processes import end_process, flower_environment, free_port, start_bound
 from fedscaffold.flower.study.run import conduct_study
 from fedscaffold.flower.study.study_file import RunSettings, StudyFile, StudyFolder, write_invites

@@ -15,7 +15,7 @@ from fedscaffold.core.files import path_of, read_text
 from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.refusals import MEANING, Refusal, RefusalCode
+from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.signing import check_signature, digest_of, sign_reply
 from fedscaffold.federation.study.plan import in_words
 from fedscaffold.federation.study.roster import Roster
@@ -143,4 +143,4 @@ class JoinedSite:
         if code is None:
             return None
         texts = [entry.get("text") for entry in site.store.audit.read() if entry["event"] == "rejected"]
-        return str(texts[-1] if texts else MEANING[code])
+        return str(texts[-1] if texts else code.meaning)

@@ -15,9 +15,9 @@ from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.signing import Signer, make_signing_key
-from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.plan import StudyPlan, StudySettings, in_words, sentences, toml_value
 from fedscaffold.federation.study.roster import Roster, fingerprint
+from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.flower.certificates import LONGEST_NAME, Certificates, certified_host, make_certificates
 
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]{1,253}):(\d{1,5})")

@@ -1,16 +1,21 @@
-"""The coordinator's transport over the network: messages to the sites' nodes through Flower's Fleet API."""
+"""Both ends of a study over the network, by Flower's Fleet API: the coordinator's transport, a site's node."""
 
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.remote import RemoteTransport
 from fedscaffold.federation.signing import SIGNATURE
-from fedscaffold.flower.study.fleet import FleetServer
+from fedscaffold.flower.study.fleet import FleetConnection, FleetServer, Unreachable
 
 ASK_SILENT = 60.0  # seconds until a site that is online and silent is asked again, then twice as many each time
 LONGEST_SILENCE = 3600.0  # of these seconds
+SECONDS_PER_HEARTBEAT = 5.0  # a coordinator counts a node as gone after twenty without one
+FIRST_POLL, LONGEST_POLL, POLL_FACTOR = 0.05, 2.0, 1.1  # seconds between looks for messages, longer when idle
+RETRY = 3.0  # seconds before connecting again
+LINGER = 1.0  # seconds that a node stays after its last answer, which Flower forgets when it leaves
 
 
 class Sent(NamedTuple):
@@ -32,15 +37,13 @@ class FlowerTransport(RemoteTransport):
     ----------
     server
         Serves the Fleet API.
-    linger
-        Seconds that sites have to fetch the last message; by post it stays in the folder.
     more
         See `RemoteTransport`.
     """
 
-    def __init__(self, server: FleetServer, *, linger: float = 60.0, **more: Any) -> None:
+    def __init__(self, server: FleetServer, **more: Any) -> None:
         super().__init__(**more)
-        self.server, self.linger = server, linger
+        self.server = server
         self._online: Mapping[str, str] = {}
         self._under_way: dict[str, Sent] = {}
         for site, key in self.keys.items():
@@ -69,10 +72,6 @@ class FlowerTransport(RemoteTransport):
             self.server.ask(site, requests[site])
         return found.items()
 
-    def deliver(self, requests: Mapping[str, Payload], seconds: float | None = None) -> None:
-        """Send a last message to each of some sites, as long as the coordinator lingers."""
-        super().deliver(requests, self.linger if seconds is None else seconds)
-
     def forget(self, site: str) -> None:
         """Ask a site again the next time."""
         self._under_way.pop(site, None)
@@ -86,3 +85,73 @@ class FlowerTransport(RemoteTransport):
                 self.on_site(site, state, "")
                 self.say(f"site {site} is {state}")
         self._online = online
+
+
+def answer_flower(
+    connection: FleetConnection,
+    *,
+    answer: Callable[[Payload], Payload],
+    done: Callable[[], bool],
+    say: Callable[[str], None],
+) -> None:
+    """Answer messages until `done()`; connect again whenever the connection is lost.
+
+    Parameters
+    ----------
+    connection
+        The node's end of Flower's Fleet API.
+    answer
+        answer(request) → the signed reply.
+    done
+        done() → whether the study is over for this site.
+    say
+        Called with a sentence when the state of the connection changes.
+    """
+    said = ""
+    try:
+        while not done():
+            try:
+                connection.activate()
+                said = _say_once(f"connected to {connection.address}", said, say)
+                _serve(connection, answer, done)
+            except Unreachable as error:
+                said = _say_once(str(error), said, say)
+                time.sleep(RETRY)
+    finally:
+        connection.close()
+
+
+def _serve(connection: FleetConnection, answer: Callable[[Payload], Payload], done: Callable[[], bool]) -> None:
+    gone = threading.Event()
+
+    def beat() -> None:
+        while not gone.wait(SECONDS_PER_HEARTBEAT):
+            if not connection.beat():
+                gone.set()
+
+    beats = threading.Thread(target=beat, daemon=True)
+    beats.start()
+    try:
+        pause = FIRST_POLL
+        while not done() and not gone.is_set():
+            received = connection.fetch()
+            if received is not None:
+                connection.reply(received, answer(received.payload))
+                pause = FIRST_POLL
+            else:
+                time.sleep(pause)
+                pause = min(pause * POLL_FACTOR, LONGEST_POLL)
+        if done():
+            time.sleep(LINGER)
+    finally:
+        gone.set()
+        beats.join()
+        connection.deactivate()
+    if not done():
+        raise Unreachable(f"the coordinator at {connection.address} no longer knows this site; connecting again")
+
+
+def _say_once(sentence: str, before: str, say: Callable[[str], None]) -> str:
+    if sentence != before:
+        say(sentence)
+    return sentence

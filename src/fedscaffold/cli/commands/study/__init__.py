@@ -230,13 +230,13 @@ def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None, hours: 
         return bool(joined.over) or time.monotonic() > heard + 3600.0 * hours
 
     if shared is not None:
-        from fedscaffold.federation.post import answer_post
+        from fedscaffold.federation.remote import answer_post
 
         say(f"waiting for messages in {shared / joined.invite.plan.name}")
         answer_post(shared / joined.invite.plan.name, site=site.name, answer=answer, done=done)
     else:
         from fedscaffold.flower.study.fleet import FleetConnection
-        from fedscaffold.flower.study.node import answer_flower
+        from fedscaffold.flower.study.transport import answer_flower
 
         invite = joined.invite
         connection = FleetConnection(address=invite.address, authority=invite.authority, key=site.key)
