@@ -17,8 +17,7 @@ from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.signing import Signer, make_signing_key
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import DOCUMENT, KIND, refusal_in
-from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import Invite, StudyFile
+from fedscaffold.flower.study.study_file import Invite, JoinedSite, StudyFile
 
 COLUMNS: dict[str, Any] = {"age": {"range": [0, 100]}, "ill": {"levels": ["no", "yes"]}}
 SETTINGS: dict[str, Any] = {

@@ -14,8 +14,7 @@ from fedscaffold.cli.main import app
 from fedscaffold.federation.study.plan import StudySettings
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.status import StatusBoard
-from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import Invite, StudyFile, StudyFolder
+from fedscaffold.flower.study.study_file import Invite, JoinedSite, StudyFile, StudyFolder
 from tests.flower.study.studies import Deployment, visits
 from tests.hospitals import written
 

@@ -16,8 +16,14 @@ from fedscaffold.federation.study.study import Study, conduct
 from fedscaffold.flower.processes import free_port
 from fedscaffold.flower.study.fleet import FleetConnection
 from fedscaffold.flower.study.run import conduct_study
-from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import Invite, RunSettings, StudyFile, StudyFolder, write_invites
+from fedscaffold.flower.study.study_file import (
+    Invite,
+    JoinedSite,
+    RunSettings,
+    StudyFile,
+    StudyFolder,
+    write_invites,
+)
 from fedscaffold.flower.study.transport import answer_flower
 
 SITES = ("bonn", "graz", "lyon")

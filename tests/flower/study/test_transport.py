@@ -19,8 +19,7 @@ from fedscaffold.federation.study.site import DOCUMENT, KIND, refusal_in
 from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.flower.study import transport as transport_module
 from fedscaffold.flower.study.fleet import FleetConnection, Unreachable
-from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import StudyFolder
+from fedscaffold.flower.study.study_file import JoinedSite, StudyFolder
 from fedscaffold.flower.study.transport import FlowerTransport, answer_flower
 from tests.flower.study.studies import SITES, Deployment, of_one_process, visits
 

@@ -7,7 +7,6 @@ added*. Their lengths and units follow from the plan, so that a message's size s
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.rows import LARGEST, SiteRows
 from fedscaffold.inference import ClosingSums, client_sums
 from fedscaffold.inference.families import family_of
-from fedscaffold.inference.sums import MATRICES, SCALARS, client_intercept
+from fedscaffold.inference.sums import client_intercept
 from fedscaffold.methods import Scaffold
 from fedscaffold.methods.base import ControlVariates
 from fedscaffold.models.coding import Coding
@@ -183,7 +182,10 @@ def numbers_for(
     if name == "moments":
         return _moments(rows)
     if name == "spreads":
-        return {"squares": _spreads(rows, _checked(vector, len(number_columns(plan)), LARGEST_MEAN))}
+        names, squares = number_columns(plan), list[float]()
+        for column, mean in zip(names, _checked(vector, len(names), LARGEST_MEAN).tolist(), strict=True):
+            squares.append(float(np.nansum((rows.numbers(column) - mean) ** 2)))
+        return {"squares": squares}
     problem = rows.judged if judged else rows.problem
     if name == "measure":
         return {"smoothness": float(problem.smoothness(Batches())) ** POWER}
@@ -205,7 +207,7 @@ def numbers_for(
         penalty = n * problem.penalty
         loss = found.loss + 0.5 * float(penalty @ theta**2)
         return {"rows": n, "loss": loss, "gradient": found.gradient + penalty * theta}
-    return dict(_closing_numbers(found, scores=name == "scores"))
+    return _closing_numbers(found)
 
 
 def _checked(vector: Array, size: int, largest: float = LARGEST) -> Array:
@@ -248,15 +250,6 @@ def _moments(rows: SiteRows) -> dict[str, Any]:
     return {"rows": n, "exposure": exposures.sum(), "present": present, "sums": sums}
 
 
-def _spreads(rows: SiteRows, means: Array) -> list[float]:
-    found = []
-    for name, mean in zip(number_columns(rows.plan), means.tolist(), strict=True):
-        values = rows.numbers(name)
-        present = values[~np.isnan(values)]
-        found.append(float(np.sum((present - mean) ** 2)))
-    return found
-
-
 def _local_steps(
     problem: EncodedProblem, phase: str, vector: Array, states: dict[str, Any], engine: str | Engine
 ) -> dict[str, Any]:
@@ -275,12 +268,13 @@ def _local_steps(
             ControlVariates(old[None]), sent[None], ServerState(before), ServerState(theta[None])
         )
     # beyond 2 over its curvature, steps at one site would grow until its part is all that shows in the sum
-    step_size = min(step_size, 2.0 / float(problem.smoothness(Batches())))
+    longest = 2.0 / float(problem.smoothness(Batches())) if last is None else last["longest_step"]
+    step_size = min(step_size, longest)
     with choose_engine(engine, problem).open(problem, Batches(), seed=0) as local_sgd:
         sent = local_sgd(theta[None], xi.xi, step_size=step_size, local_steps=steps, round=0)[0, 0]
     vectors = {"xi": xi.xi[0, 0], "before": theta, "sent": sent}
     states[phase] = {name: values.tolist() for name, values in vectors.items()}
-    states[phase] |= {"step_size": step_size, "local_steps": steps}
+    states[phase] |= {"step_size": step_size, "local_steps": steps, "longest_step": longest}
     n = int(problem.sizes[0])
     return {"rows": n, "change": n * (sent - theta)}
 
@@ -295,31 +289,27 @@ def _evaluation(rows: SiteRows, theta: Array) -> dict[str, Any]:
         y = np.array(plain_columns(test.y))
         y[:, OFFSET] += alpha
         test = test.with_records(y=y)
-    each = _record_losses(test, theta)
+    margins = test.record_margins(theta)
+    if isinstance(test, EncodedMultinomial):
+        each = np.asarray(-log_softmax(margins)[np.arange(len(margins)), test.targets.astype(np.int64)])
+    else:
+        each = np.asarray(test.value(margins[:, 0], test.targets))
     found: dict[str, Any] = {"rows": int(test.sizes[0]), "loss": each.sum(), "squared loss": (each**2).sum()}
     least = rows.plan.min_cell if rows.plan.sums == "open" else 1
     if isinstance(test, EncodedMultinomial):
-        taken, true = test.record_margins(theta).argmax(axis=1), test.targets.astype(np.int64)
+        taken, true = margins.argmax(axis=1), test.targets.astype(np.int64)
         table = np.zeros((test.vectors, test.vectors), np.int64)
         np.add.at(table, (true, taken), 1)
         few = ((table > 0) & (table < least)).any(axis=1, keepdims=True)
         found["table"] = np.where(few, 0, table)  # the whole row, whose sum is known
     elif isinstance(test, EncodedLogistic):
-        probability, positive = expit(test.record_margins(theta)[:, 0]), test.targets > 0
+        probability, positive = expit(margins[:, 0]), test.targets > 0
         bins = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
         both = np.stack([np.bincount(bins[rows], minlength=BINS) for rows in (~positive, positive)])
         sums: Array = np.bincount(bins, probability, minlength=BINS).astype(np.float64)
         both, sums = without_small_bins(both, sums, least)
         found |= {"histogram": both.ravel(), "predicted": sums}
     return found
-
-
-def _record_losses(test: EncodedProblem, theta: Array) -> Array:
-    """Return the loss of each record, without penalty, (records,)."""
-    margins = test.record_margins(theta)
-    if isinstance(test, EncodedMultinomial):
-        return np.asarray(-log_softmax(margins)[np.arange(len(margins)), test.targets.astype(np.int64)])
-    return np.asarray(test.value(margins[:, 0], test.targets))
 
 
 def without_small_bins(both: Any, sums: Array, least: int) -> tuple[Any, Array]:
@@ -353,45 +343,59 @@ def without_small_bins(both: Any, sums: Array, least: int) -> tuple[Any, Array]:
 
 # closing sums as blocks
 
-_WHOLE = ("rows", "clients", "intercepts", "varying")
-_NAMES = (*SCALARS, "null", "gradient", "squares", "varying", *MATRICES, "information")  # in `ClosingSums.vector`
+_FIXED = ("clients", "intercepts", "weight", "saturated", "constant", "pearson")
 
 
 def _closing_blocks(coding: Coding, *, scores: bool) -> list[WordBlock]:
-    numbers = _closing_numbers(_empty_sums(coding, np.zeros(coding.dim)), scores=scores)
-    return [
-        counts(name, values.size) if name in _WHOLE else WordBlock(name, values.size)
-        for name, values in numbers.items()
+    dim, features, family = coding.dim, coding.encoding.dim, family_of(problem_class(coding.encoding).kind)
+    triangle, none = dim * (dim + 1) // 2, np.zeros(0)
+    K = coding.encoding.n_vectors
+    null = K if K > 1 else int(family.null_sums(none, none, none).size)
+    found = [
+        counts("rows"),
+        WordBlock("loss", 1),
+        *(WordBlock(name, 1) for name in _FIXED),
+        WordBlock("null", null),
     ]
+    found += [WordBlock("gradient", dim), WordBlock("squares", features), counts("varying", features)]
+    found += [WordBlock("hessian", triangle)] + [WordBlock("information", triangle)] * (
+        family.expected is not None
+    )
+    if scores:
+        found += [WordBlock("score_products", triangle), WordBlock("cluster_products", triangle)]
+    return found
 
 
-def _closing_numbers(sums: ClosingSums, *, scores: bool) -> dict[str, Array]:
-    """Return sums by name, of symmetric matrices the upper triangle; NaN, of what a kind does not have, as 0."""
-    upper, found = np.triu_indices(sums.dim), {name: getattr(sums, name) for name in _NAMES}
-    return {
-        name: np.nan_to_num(values[upper] if np.ndim(values) == 2 else np.atleast_1d(values))
-        for name, values in found.items()
-        if values is not None and (scores or not name.endswith("products"))
+def _closing_numbers(sums: ClosingSums) -> dict[str, Any]:
+    upper = np.triu_indices(sums.dim)
+    found: dict[str, Any] = {
+        "rows": sums.rows,
+        "loss": sums.loss,
+        **{name: getattr(sums, name) for name in _FIXED},
     }
-
-
-def _empty_sums(coding: Coding, theta: Array) -> ClosingSums:
-    kind, none, K = problem_class(coding.encoding).kind, np.zeros(0), coding.encoding.n_vectors
-    null = np.zeros(K if K > 1 else family_of(kind).null_sums(none, none, none).size)
-    each, empty = np.zeros(coding.encoding.dim), np.zeros((theta.size, theta.size))
-    return ClosingSums(
-        kind=kind, theta=theta, null=null, gradient=theta, squares=each, varying=each, hessian=empty,
-        information=empty if K == 1 and family_of(kind).expected else None, score_products=empty,
-        cluster_products=empty, **dict.fromkeys(SCALARS, 0),
-    )  # fmt: skip
+    found |= {name: getattr(sums, name) for name in ("null", "gradient", "squares", "varying")}
+    for name in ("hessian", "information", "score_products", "cluster_products"):
+        if getattr(sums, name) is not None:
+            found[name] = getattr(sums, name)[upper]
+    return {name: np.nan_to_num(value) if name == "pearson" else value for name, value in found.items()}
 
 
 def closing_sums_of(total: Mapping[str, Array], coding: Coding, theta: Array) -> ClosingSums:
     """Return the closing sums over all sites, from the totals of a question at θ."""
-    like = _empty_sums(coding, theta)
-    every = {**_closing_numbers(like, scores=True), **total}
-    found = like.with_vector(np.concatenate([every[name] for name in _NAMES if name in every]))
-    return replace(found, pearson=float("nan")) if like.kind == "multinomial" else found
+    dim = theta.size
+    found: dict[str, Any] = {name: float(total[name][0]) for name in ("loss", *_FIXED)}
+    found |= {name: total[name] for name in ("null", "gradient", "squares", "varying")}
+    found |= {name: round(float(total[name][0])) for name in ("rows", "clients", "intercepts")}
+    kind = problem_class(coding.encoding).kind
+    if kind == "multinomial":
+        found["pearson"] = float("nan")
+    for name in ("hessian", "information", "score_products", "cluster_products"):
+        matrix = np.zeros((dim, dim))
+        if name in total:
+            matrix[np.triu_indices(dim)] = total[name]
+            matrix += np.triu(matrix, 1).T
+        found[name] = None if name == "information" and name not in total else matrix
+    return ClosingSums(kind=kind, theta=theta, **found)
 
 
 # levels as tables of sums

@@ -50,16 +50,6 @@ class ResultDocument(BaseModel):
     summary: dict[str, Any] | None = None
 
 
-@dataclass
-class SentPhase:
-    """The messages of one phase that left a site."""
-
-    what: str = ""
-    messages: int = 0
-    numbers: int = 0
-    bytes: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class SiteRecord:
     """Everything that a site's store says about its study.
@@ -126,17 +116,6 @@ class SiteRecord:
     def answers(self) -> list[Mapping[str, Any]]:
         """The messages with numbers."""
         return [entry for entry in self.sent if "numbers" in entry]
-
-    @property
-    def phases(self) -> dict[str, SentPhase]:
-        """Messages, numbers and bytes by phase."""
-        found: dict[str, SentPhase] = {}
-        for entry in self.answers:
-            one = found.setdefault(str(entry["phase"]), SentPhase(what=str(entry["what"])))
-            one.messages += 1
-            one.numbers += int(entry["numbers"])
-            one.bytes += int(entry["bytes"])
-        return found
 
 
 def write_site_page(store: SiteStore, path: str | os.PathLike[str]) -> None:

@@ -181,34 +181,21 @@ class Evaluation:
 def evaluation_of(
     total: Mapping[str, Array], by_site: Mapping[str, Mapping[str, Array]], plan: StudyPlan
 ) -> dict[str, Evaluation]:
-    """Return the evaluation of all sites together and, of open sums, of each site with enough rows.
-
-    Parameters
-    ----------
-    total
-        Sums over all sites.
-    by_site
-        Numbers of each site; empty for secure sums.
-    plan
-        The plan, whose `min_cell` is the least number of rows that are shown.
-    """
-    found = {ALL: _evaluation(total), **{site: _evaluation(one) for site, one in by_site.items()}}
-    return {name: one for name, one in found.items() if one.n_rows >= plan.min_cell}
-
-
-def _evaluation(numbers: Mapping[str, Array]) -> Evaluation:
-    n = round(float(numbers["rows"][0]))
-    mean = float(numbers["loss"][0]) / max(n, 1)
-    variance = max(float(numbers["squared loss"][0]) / max(n, 1) - mean**2, 0.0)
-    table = None
-    if "table" in numbers:
-        K = round(numbers["table"].size ** 0.5)
-        table = numbers["table"].reshape(K, K)
-    histogram = numbers["histogram"].reshape(2, BINS) if "histogram" in numbers else None
-    return Evaluation(
-        n_rows=n, loss=mean, loss_error=(variance / max(n - 1, 1)) ** 0.5, histogram=histogram,
-        predicted=numbers.get("predicted"), table=table,
-    )  # fmt: skip
+    """Return the evaluation from sums over all sites and, of open sums, from each site's with enough rows."""
+    found = {}
+    for name, numbers in {ALL: total, **by_site}.items():
+        n = round(float(numbers["rows"][0]))
+        mean = float(numbers["loss"][0]) / max(n, 1)
+        variance = max(float(numbers["squared loss"][0]) / max(n, 1) - mean**2, 0.0)
+        K = round(numbers["table"].size ** 0.5) if "table" in numbers else 0
+        one = Evaluation(
+            n_rows=n, loss=mean, loss_error=(variance / max(n - 1, 1)) ** 0.5,
+            histogram=numbers["histogram"].reshape(2, BINS) if "histogram" in numbers else None,
+            predicted=numbers.get("predicted"), table=numbers["table"].reshape(K, K) if K else None,
+        )  # fmt: skip
+        if n >= plan.min_cell:
+            found[name] = one
+    return found
 
 
 class Study(StudySettings):

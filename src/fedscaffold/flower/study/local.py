@@ -34,18 +34,10 @@ def site_files(
     folder: Callable[[], Path],
     columns: Iterable[str] = (),
 ) -> dict[str, Path]:
-    """Return a table for each site: the files themselves, or the parts of one file, split by a column.
+    """Return a table for each site: the files themselves, or the parts of one file, split by the column `client`.
 
-    Parameters
-    ----------
-    files
-        One file per site, or one file to split.
-    client
-        The column that says whose row it is; None for one file per site.
-    folder
-        folder() → where to write the parts; not called before everything has been checked.
-    columns
-        Names of columns that one file to split must have. Sites with separate files check theirs themselves.
+    Parts are written to `folder()`, which is not called before everything has been checked. One file to split must
+    have the `columns`; sites with separate files check theirs themselves.
     """
     for file in files:
         is_parquet(existing_file(file))
@@ -104,16 +96,7 @@ def _site_name(text: str) -> str:
 class LocalStudy:
     """A study with processes of this machine, one for each site, which end with it.
 
-    Parameters
-    ----------
-    folder
-        A folder for everything: coordinator/, and sites/ with a folder for each.
-    tables
-        The file of each site.
-    settings
-        The choices of the study.
-    say
-        Called with a sentence about whatever happens.
+    The folder gets coordinator/, and sites/ with a folder for each.
     """
 
     def __init__(

@@ -16,8 +16,7 @@ from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.federation.verify import begin_bundle, save_result
-from fedscaffold.flower.study.site_folder import STOPPED
-from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
+from fedscaffold.flower.study.study_file import STOPPED, StudyFile, StudyFolder
 from fedscaffold.models.fit import Fit
 
 KEY_INTERVAL = 1.0  # seconds between two looks for keys that were accepted meanwhile

@@ -32,13 +32,6 @@ class FlowerTransport(RemoteTransport):
 
     A message or its reply may be lost on the way: a site that connects again, or is silent for long, is asked
     again, and gives the same reply to the same request.
-
-    Parameters
-    ----------
-    server
-        Serves the Fleet API.
-    more
-        See `RemoteTransport`.
     """
 
     def __init__(self, server: FleetServer, **more: Any) -> None:
@@ -96,26 +89,25 @@ def answer_flower(
 ) -> None:
     """Answer messages until `done()`; connect again whenever the connection is lost.
 
-    Parameters
-    ----------
-    connection
-        The node's end of Flower's Fleet API.
-    answer
-        answer(request) → the signed reply.
-    done
-        done() → whether the study is over for this site.
-    say
-        Called with a sentence when the state of the connection changes.
+    `answer` gives the signed reply to a request; `say` is called with a sentence when the state of the connection
+    changes.
     """
     said = ""
+
+    def say_once(sentence: str) -> None:
+        nonlocal said
+        if sentence != said:
+            say(sentence)
+        said = sentence
+
     try:
         while not done():
             try:
                 connection.activate()
-                said = _say_once(f"connected to {connection.address}", said, say)
+                say_once(f"connected to {connection.address}")
                 _serve(connection, answer, done)
             except Unreachable as error:
-                said = _say_once(str(error), said, say)
+                say_once(str(error))
                 time.sleep(RETRY)
     finally:
         connection.close()
@@ -149,9 +141,3 @@ def _serve(connection: FleetConnection, answer: Callable[[Payload], Payload], do
         connection.deactivate()
     if not done():
         raise Unreachable(f"the coordinator at {connection.address} no longer knows this site; connecting again")
-
-
-def _say_once(sentence: str, before: str, say: Callable[[str], None]) -> str:
-    if sentence != before:
-        say(sentence)
-    return sentence

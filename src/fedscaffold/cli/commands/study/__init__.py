@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedscaffold.federation.study.roster import Roster
     from fedscaffold.federation.study.site import StudySite
     from fedscaffold.federation.study.status import StatusBoard
-    from fedscaffold.flower.study.site_folder import JoinedSite
+    from fedscaffold.flower.study.study_file import JoinedSite
 
 PAGE = "site.html"
 ACCEPT = ("ask", "auto")
@@ -168,8 +168,7 @@ def join(
         from fedscaffold.federation.study.dry_run import dry_run
         from fedscaffold.federation.study.roster import fingerprint
         from fedscaffold.federation.study.rows import TableFile
-        from fedscaffold.flower.study.site_folder import JoinedSite
-        from fedscaffold.flower.study.study_file import Invite
+        from fedscaffold.flower.study.study_file import Invite, JoinedSite
 
         if accept not in ACCEPT:
             raise InvalidInput(f"--accept must be one of {', '.join(ACCEPT)}, got {accept!r}")
