@@ -8,6 +8,7 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.signing import sign
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess, check_replies
@@ -26,7 +27,7 @@ def own_coordinator(
 
     class Both(InProcess):
         def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
-            reply = check_replies({own: answer(signer.sign(requests[own], own))})
+            reply = check_replies({own: answer(sign(requests[own], own, signer))})
             return {**reply, **super().exchange({site: one for site, one in requests.items() if site != own})}
 
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
@@ -24,7 +25,7 @@ from fedscaffold.core.files import Fields, folder_at
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
-from fedscaffold.federation.signing import Signer, check_reply, digest_of
+from fedscaffold.federation.signing import check_signature, digest_of, sign
 from fedscaffold.federation.study.site import refusal_in
 from fedscaffold.federation.study.transport import SiteProblems, check_replies
 
@@ -47,7 +48,7 @@ class RemoteTransport:
     keys
         The accepted public key of each site, in OpenSSH's format.
     signer
-        Signs requests.
+        The coordinator's key, which signs requests.
     timeout
         Seconds after which a site that does not answer is a problem; None to wait for ever, and to ask a site
         that failed again.
@@ -66,7 +67,7 @@ class RemoteTransport:
         *,
         sites: Sequence[str],
         keys: Mapping[str, str],
-        signer: Signer,
+        signer: ec.EllipticCurvePrivateKey,
         timeout: float | None = None,
         linger: float = 60.0,
         say: Callable[[str], None] = lambda sentence: None,
@@ -114,7 +115,7 @@ class RemoteTransport:
 
     def _collect(self, requests: Mapping[str, Payload], most_seconds: float | None) -> dict[str, Payload]:
         """Return the replies that come in time."""
-        signed = {site: self.signer.sign(payload, site) for site, payload in requests.items()}
+        signed = {site: sign(payload, site, self.signer) for site, payload in requests.items()}
         digests = {site: digest_of(payload, site) for site, payload in signed.items()}
         replies, resting = dict[str, Payload](), dict[str, float]()
         begun = reminded = time.monotonic()
@@ -151,7 +152,7 @@ class RemoteTransport:
         if isinstance(found, str):
             return None, f"site {site}: {found}"
         try:
-            reply = check_reply(found, question, self.keys.get(site, ""))
+            reply = check_signature(found, question, self.keys.get(site, ""))
         except InvalidInput as error:
             return None, f"site {site}: {error}"
         code = refusal_in(reply)

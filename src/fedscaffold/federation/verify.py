@@ -13,7 +13,7 @@ from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InvalidInput
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.signing import check_reply, sign_reply
+from fedscaffold.federation.signing import check_signature, sign
 from fedscaffold.federation.study.coordinator import Received
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.roster import Roster
@@ -48,7 +48,7 @@ def signed_log(site: StudySite) -> dict[str, Any]:
     sent = {str(entry["values"]["number"]): entry["sha256"] for entry in site.log if "sha256" in entry}
     plan = site.plan
     log = {"format": LOG, "site": site.name, "plan": "" if plan is None else plan.digest, "sent": sent}
-    return dict(sign_reply(Payload(log), LOG, site.key).values)
+    return dict(sign(Payload(log), LOG, site.key).values)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _check_file(
     if site not in roster.keys:
         raise InvalidInput(f"{file} is the log of a site that the study does not have: {shown(site)}")
     try:
-        check_reply(Payload(values), LOG, roster.keys[site])
+        check_signature(Payload(values), LOG, roster.keys[site])
     except InvalidInput:
         raise InvalidInput(f"{file} was not signed by the key of site {site}") from None
     kept = {

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
@@ -35,6 +36,17 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 def public_line(key: ec.EllipticCurvePrivateKey, site: str) -> str:
     """Return the public half of a site's key in OpenSSH's format, with the site's name."""
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() + f" {site}"
+
+
+def public_key(line: str) -> ec.EllipticCurvePublicKey:
+    """Return a site's or the coordinator's public key from its line; raise `InvalidInput` if it is not one."""
+    try:
+        found = load_ssh_public_key(" ".join(line.split()[:2]).encode())
+    except (ValueError, UnsupportedAlgorithm):
+        found = None
+    if not isinstance(found, ec.EllipticCurvePublicKey):
+        raise InvalidInput("it is not a public key of a site")
+    return found
 
 
 def fingerprint(public: str) -> str:
@@ -60,11 +72,9 @@ class Roster:
     def __post_init__(self) -> None:
         for site, key in self.keys.items():
             try:
-                found = load_ssh_public_key(" ".join(key.split()[:2]).encode())
-            except (ValueError, IndexError):
-                found = None
-            if not isinstance(found, ec.EllipticCurvePublicKey):
-                raise InvalidInput(f"the key of site {site!r:.60} is not a site's public key")
+                public_key(key)
+            except InvalidInput as error:
+                raise InvalidInput(f"the key of site {site!r:.60} cannot be used: {error}") from None
         if len({key.split()[1] for key in self.keys.values()}) < len(self.keys):
             raise InvalidInput("two sites have the same key")
 
@@ -113,13 +123,8 @@ class Masks:
     @cached_property
     def _secrets(self) -> dict[str, bytes]:
         """The secret that is shared with each other site."""
-        found = {}
-        for other, line in self.roster.keys.items():
-            if other != self.site:
-                public = load_ssh_public_key(" ".join(line.split()[:2]).encode())
-                assert isinstance(public, ec.EllipticCurvePublicKey)  # checked by the roster
-                found[other] = self.key.exchange(ec.ECDH(), public)
-        return found
+        others = {other: public_key(line) for other, line in self.roster.keys.items() if other != self.site}
+        return {other: self.key.exchange(ec.ECDH(), key) for other, key in others.items()}
 
     def mask(self, words: Words, context: str) -> Words:
         """Return a message plus all masks of this site for a question.

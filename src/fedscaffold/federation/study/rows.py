@@ -133,12 +133,9 @@ class SiteRows:
                 return ["the table has no rows"]
         except InvalidInput as error:
             return [str(error)]
-        for name, column in self.plan.columns.items():
+        for name in self.plan.columns:
             try:
-                if column.type == "number":
-                    found += self._problems_of_number(name)
-                elif name not in surveyed or name == self.plan.target:
-                    found += self._problems_of_category(name)
+                found += self._problems_of(name, surveyed=name in surveyed)
             except InvalidInput as error:
                 found.append(str(error))
         for role, name in self.plan.record_columns.items():
@@ -154,50 +151,46 @@ class SiteRows:
             found += self._disclosures()
         return found
 
-    def _problems_of_number(self, name: str) -> list[str]:
-        values, column, found = self.numbers(name), self.plan.columns[name], []
-        target = name == self.plan.target
-        present = values[~np.isnan(values)]
-        if present.size < values.size and (target or (self.plan.missing == "error" and self.plan.epsilon is None)):
+    def _problems_of(self, name: str, *, surveyed: bool) -> list[str]:
+        """Return everything that keeps a column from being encoded."""
+        plan, column, target, found = self.plan, self.plan.columns[name], name == self.plan.target, list[str]()
+        number = column.type == "number"
+        if surveyed and not (number or target):
+            return found
+        values = self.numbers(name) if number else np.zeros(0)
+        counts = {} if number else self.counts(name)
+        missing = int(np.isnan(values).sum()) if number else self.n_rows - sum(counts.values())
+        if missing and (target or (plan.missing == "error" and plan.epsilon is None)):
             advice = "drop those rows" if target else "fill them, or plan with missing='mean'"
-            found.append(f"column {name!r} has {values.size - present.size} missing values; {advice}")
-        if np.isinf(present).any():
-            found.append(f"column {name!r} has infinite values; replace them")
-            return found
-        if not present.size:
-            return found
-        if target:
-            must = self.plan.family.out_of_range(float(present.min()))
-            if must is None and self.plan.family.whole and (present % 1 != 0).any():
+            found.append(f"column {name!r} has {missing} missing values; {advice}")
+        if np.isinf(values).any():
+            return [*found, f"column {name!r} has infinite values; replace them"]
+        some_values = not target and column.levels is None and missing < self.n_rows
+        if some_values and looks_like_identifiers(name, self._column(name)):
+            found.append(f"column {name!r} looks like an identifier; plan without it")
+        strange = [level for level in counts if level not in (column.levels or counts)]
+        if strange:
+            known = some(column.levels or ())
+            found.append(
+                f"column {name!r} has the levels {some(strange)}, which the codebook does not list: {known}"
+            )
+        values = values[~np.isnan(values)]
+        return found + (self._problems_of_numbers(name, values) if values.size else [])
+
+    def _problems_of_numbers(self, name: str, values: Array) -> list[str]:
+        column, family, found = self.plan.columns[name], self.plan.family, list[str]()
+        if name == self.plan.target:
+            must = family.out_of_range(float(values.min()))
+            if must is None and family.whole and (values % 1 != 0).any():
                 must = "hold whole numbers"
             found += [f"the target {name!r} must {must} for kind={self.plan.kind!r}"] if must else []
-        elif looks_like_identifiers(name, self._column(name)):
-            found.append(f"column {name!r} looks like an identifier; plan without it")
-        if column.range is not None and not column.range[0] <= present.mean() <= column.range[1]:
+        if column.range is not None and not column.range[0] <= values.mean() <= column.range[1]:
             unit = f" {column.unit}" if column.unit else ""
-            off = abs(float(present.mean())) > FACTOR * max(map(abs, column.range))
+            off = abs(float(values.mean())) > FACTOR * max(map(abs, column.range))
             found.append(
                 f"column {name!r} has a mean outside the codebook's range of {column.range[0]:g} to "
                 f"{column.range[1]:g}{unit}; {'check its unit' if off else 'check its values'}"
             )
-        return found
-
-    def _problems_of_category(self, name: str) -> list[str]:
-        counts, column, found = self.counts(name), self.plan.columns[name], []
-        target = name == self.plan.target
-        missing = self.n_rows - sum(counts.values())
-        if missing and (target or (self.plan.missing == "error" and self.plan.epsilon is None)):
-            advice = "drop those rows" if target else "fill them, or plan with missing='mean'"
-            found.append(f"column {name!r} has {missing} missing values; {advice}")
-        if not target and column.levels is None and looks_like_identifiers(name, self._column(name)):
-            found.append(f"column {name!r} looks like an identifier; plan without it")
-        if column.levels is not None:
-            strange = [level for level in counts if level not in column.levels]
-            if strange:
-                found.append(
-                    f"column {name!r} has the levels {some(strange)}, which the codebook does not list: "
-                    f"{some(column.levels)}"
-                )
         return found
 
     @cached_property

@@ -6,20 +6,18 @@ an answer goes to the sites. `InProcess` is the transport without a network.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.files import Fields, folder_at
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
+from fedscaffold.federation.signing import digest_of
 from fedscaffold.federation.study.site import StudySite, refusal_in
 
 WHAT = "fedscaffold study exchange 2"
@@ -125,7 +123,9 @@ class Journal:
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """Return the sites' replies, from the folder if the same was asked at this place before."""
         self.count += 1
-        asked = _digest(requests)
+        asked = hashlib.sha256(
+            "".join(digest_of(one, site) for site, one in requests.items()).encode()
+        ).hexdigest()
         path = None if self.folder is None else self.folder / f"exchange-{self.count:06d}.npz"
         if path is not None and path.exists():
             replies = self._stored(path, asked)
@@ -165,13 +165,3 @@ class Journal:
 
 def _arrays_of(arrays: Mapping[str, Any], k: int) -> dict[str, Any]:
     return {name.removeprefix(f"{k}/"): array for name, array in arrays.items() if name.startswith(f"{k}/")}
-
-
-def _digest(requests: Mapping[str, Payload]) -> str:
-    """Return a digest of everything that is asked."""
-    found = hashlib.sha256()
-    for site, payload in requests.items():
-        found.update(json.dumps([site, dict(payload.values), sorted(payload.arrays)]).encode())
-        for name in sorted(payload.arrays):
-            found.update(np.ascontiguousarray(payload.arrays[name], dtype="<f8").data)
-    return found.hexdigest()

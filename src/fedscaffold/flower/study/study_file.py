@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -31,9 +30,9 @@ from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
-from fedscaffold.federation.signing import Signer, check_signature, digest_of, make_signing_key, sign_reply
+from fedscaffold.federation.signing import check_signature, digest_of, sign
 from fedscaffold.federation.study.plan import StudyPlan, StudySettings, in_words, sentences, toml_value
-from fedscaffold.federation.study.roster import Roster, fingerprint
+from fedscaffold.federation.study.roster import Roster, fingerprint, public_key, public_line
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import DOCUMENT, KIND, REFUSED, SiteRules, StudySite, refusal_in
 from fedscaffold.federation.study.transport import private_folder
@@ -174,6 +173,18 @@ class StudyFile:
         return "\n".join(lines) + "\n"
 
 
+def own_key(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
+    """Return the private key in a folder, made when it is first needed, with its public half in NAME.pub."""
+    if not (folder / name).exists():
+        make_key(folder, name, comment=name)
+    try:
+        key = load_ssh_private_key((folder / name).read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read the key {folder / name}: {error}") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)  # as `make_key` makes it
+    return key
+
+
 @dataclass(frozen=True)
 class StudyFolder:
     """The coordinator's keys and certificates, in a folder beside the study's file."""
@@ -185,12 +196,9 @@ class StudyFolder:
         """The folder, made for its owner alone."""
         return private_folder(self.file.resolve().with_suffix(".keys"))
 
-    def signer(self) -> Signer:
+    def signer(self) -> ec.EllipticCurvePrivateKey:
         """Return the key with which the coordinator signs its requests, made when it is first needed."""
-        key = self.path / "coordinator.key"
-        if not key.exists():
-            make_signing_key(key)
-        return Signer(key)
+        return own_key(self.path, "coordinator.key")
 
     def certificates(self, host: str) -> Certificates:
         """Return the coordinator's certificates for a host, made when they are first needed."""
@@ -269,12 +277,12 @@ class Invite(BaseModel):
     authority
         Certificate of the authority that signed the coordinator's certificate, in PEM.
     coordinator
-        The coordinator's public key, in PEM, with which it signs its requests.
+        The coordinator's public key in OpenSSH's format, which signs its requests.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal["fedscaffold invitation 2"] = "fedscaffold invitation 2"
+    format: Literal["fedscaffold invitation 3"] = "fedscaffold invitation 3"
     site: str
     plan: Annotated[StudyPlan, PlainValidator(_plan), PlainSerializer(StudyPlan.to_json)]
     address: Address
@@ -285,7 +293,7 @@ class Invite(BaseModel):
     def _can_be_used(self) -> Self:
         if self.site not in self.plan.sites:
             raise ValueError("its plan has no such site")
-        load_pem_public_key(self.coordinator.encode())
+        public_key(self.coordinator)
         return self
 
     @property
@@ -307,7 +315,7 @@ class Invite(BaseModel):
             return cls.model_validate_json(file.read_bytes())
         except OSError as error:
             raise InvalidInput(f"cannot read {file}: {error.strerror}") from None
-        except (ValueError, UnsupportedAlgorithm) as error:
+        except ValueError as error:
             why = in_words(error, "it") if isinstance(error, ValidationError) else error
             text = shown(str(why), longest=300)
             raise InvalidInput(f"{file} is not an invitation that can be used: {text}") from None
@@ -322,11 +330,14 @@ def write_invites(file: Path, sites: list[str] | None = None) -> list[Path]:
             f"{file} has no site called {', '.join(map(shown, unknown))}; its sites are "
             f"{', '.join(study.plan.sites)}"
         )
-    signer, authority = folder.signer(), folder.certificates(study.run.host).authority
+    coordinator, authority = (
+        public_line(folder.signer(), "coordinator"),
+        folder.certificates(study.run.host).authority,
+    )
     written = []
     for site in sites or study.plan.sites:
         invite = Invite(
-            site=site, plan=study.plan, address=study.run.address, coordinator=signer.public,
+            site=site, plan=study.plan, address=study.run.address, coordinator=coordinator,
             authority=authority.read_text(encoding="ascii"),
         )  # fmt: skip
         written.append(file.parent / invite.file_name)
@@ -387,11 +398,9 @@ class JoinedSite:
         budget = None if self.policy is None else self.policy.resolve().with_suffix(".privacy-budget.json")
         store = SiteFolder(self.folder, budget_file=budget)  # a budget is for all studies with the same policy
         name = self.invite.site
-        if not self.known or not (self.folder / name).exists():
-            make_key(self.folder, name, comment=name)
+        key = own_key(self.folder, name)
+        if not self.known:
             self.invite.save(self.folder / INVITATION)
-        key = load_ssh_private_key((self.folder / name).read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
         return StudySite(
             name, self.table, key, rules=load_rules(self.policy), accept_roster=self._accepts, store=store,
             invited=self.invite.plan.digest, keep_numbers=self.keep_numbers,
@@ -412,10 +421,11 @@ class JoinedSite:
         """Return the signed reply to a request; a code unless the coordinator of the invitation signed it."""
         try:
             request = check_signature(payload, site.name, self.invite.coordinator)
-        except Refusal as refusal:
-            LOG.error("rejected: %s", refusal)
-            site.store.audit.write("rejected", code=str(refusal.code), text=str(refusal))
-            return self._signed(site, Payload({REFUSED: str(refusal.code)}), payload)
+        except InvalidInput:
+            code, text = RefusalCode.BAD_REQUEST, "the request was not signed by the coordinator of the invitation"
+            LOG.error("rejected: %s", text)
+            site.store.audit.write("rejected", code=str(code), text=text)
+            return self._signed(site, Payload({REFUSED: str(code)}), payload)
         reply = site.answer(request)
         if request.values.get(KIND) == "result" and refusal_in(reply) is None:
             document = json.loads(str(request.values[DOCUMENT]))
@@ -424,7 +434,7 @@ class JoinedSite:
         return self._signed(site, reply, payload)
 
     def _signed(self, site: StudySite, reply: Payload, payload: Payload) -> Payload:
-        return sign_reply(reply, digest_of(payload, site.name), site.key)
+        return sign(reply, digest_of(payload, site.name), site.key)
 
     def why_rejected(self, site: StudySite, reply: Payload) -> str | None:
         """Return why this site rejected a message, in words for its own people; None if it did not."""
