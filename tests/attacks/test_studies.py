@@ -482,10 +482,10 @@ def test_no_count_of_rare_levels_follows_by_subtraction() -> None:
         if message.phase.startswith("levels"):
             numbers = decode(message.words, blocks_of(first, message.phase))
             cells = int(message.phase.partition(":")[2])
-            for name, rest in zip(("ward", "ill"), numbers["rest"].reshape(-1, 2), strict=True):
+            for name, rest in zip(("ward", "ill"), numbers["rest"], strict=True):
                 levels = levels_in(numbers[name], cells)
                 assert levels is not None
-                left = len(rows[message.site]) - sum(levels.values()) - rest.sum()
+                left = len(rows[message.site]) - sum(levels.values()) - rest
                 assert left == 0, (message.site, name)
 
 

@@ -92,21 +92,21 @@ def verify(folder: Path, files: Sequence[Path] = ()) -> Verification:
     saved = _json(folder / RESULT, "the result")
     try:
         board = StatusBoard(None, plan)
-        result = conduct(plan, _NoSites(plan), keys=roster.keys, folder=folder, board=board)
+        result = conduct(plan, _NoSites(), keys=roster.keys, folder=folder, board=board)
     except (CheckpointMismatch, _Incomplete) as error:
         return Verification((), (f"the exchanges do not give a result: {error}",))
-    agreed, problems = list[str](), list[str]()
-    found = _recorded(result)
-    _compare("the model with its certificate", found, saved, agreed, problems)
+    recorded = _recorded(result)
+    findings = [_compared("the model with its certificate", recorded, saved)]
     if (folder / MODEL).exists():
-        model = json.loads(result.model.to_json())
-        _compare(f"the model in {MODEL}", model, _json(folder / MODEL, "the model"), agreed, problems)
+        model = _json(folder / MODEL, "the model")
+        findings.append(_compared(f"the model in {MODEL}", json.loads(result.model.to_json()), model))
     for file in files:
         try:
-            _check_file(file, roster, result.received, found, agreed, problems)
+            findings.append(_checked(file, roster, result.received, recorded["sites"]))
         except FedScaffoldError as error:
-            problems.append(str(error))
-    return Verification(tuple(agreed), tuple(problems))
+            findings.append((False, str(error)))
+    agreed, problems = (tuple(text for good, text in findings if good is which) for which in (True, False))
+    return Verification(agreed, problems)
 
 
 class _Incomplete(InvalidInput):
@@ -117,9 +117,6 @@ class _NoSites:
     """A transport that reaches no site."""
 
     last_seconds = 0.0
-
-    def __init__(self, plan: StudyPlan) -> None:
-        self.sites = plan.sites
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         raise _Incomplete("an answer is missing; the study is not complete, or its folder was changed")
@@ -140,11 +137,10 @@ def _recorded(result: Fit | PrivateFit) -> dict[str, Any]:
     return json.loads(json.dumps(values))
 
 
-def _compare(what: str, found: Any, known: Any, agreed: list[str], problems: list[str]) -> None:
-    if _without_origin(found) == _without_origin(known):
-        agreed.append(f"{what} agrees with the exchanges")
-    else:
-        problems.append(f"{what} differs from what the exchanges give")
+def _compared(what: str, found: Any, known: Any) -> tuple[bool, str]:
+    """Return whether two JSON values agree, apart from their origin, and a sentence about it."""
+    agrees = _without_origin(found) == _without_origin(known)
+    return agrees, f"{what} {'agrees with the exchanges' if agrees else 'differs from what the exchanges give'}"
 
 
 def _without_origin(value: Any) -> Any:
@@ -154,14 +150,11 @@ def _without_origin(value: Any) -> Any:
     return [_without_origin(one) for one in value] if isinstance(value, list) else value
 
 
-def _check_file(
-    file: Path, roster: Roster, received: Sequence[Received], found: Mapping[str, Any], agreed: list[str],
-    problems: list[str],
-) -> None:  # fmt: skip
+def _checked(file: Path, roster: Roster, received: Sequence[Received], result: Any) -> tuple[bool, str]:
+    """Return whether a site's file, its signed log or the result that it was sent, agrees with the exchanges."""
     values = _json(file, "the file of a site")
     if not isinstance(values, dict) or values.get("format") != LOG:
-        _compare(f"the result in {file}", found["sites"], values, agreed, problems)
-        return
+        return _compared(f"the result in {file}", result, values)
     site = str(values.get("site"))
     if site not in roster.keys:
         raise InvalidInput(f"{file} is the log of a site that the study does not have: {shown(site)}")
@@ -169,13 +162,10 @@ def _check_file(
         check_signature(Payload(values), LOG, roster.keys[site])
     except InvalidInput:
         raise InvalidInput(f"{file} was not signed by the key of site {site}") from None
-    kept = {
-        str(one.number): hashlib.sha256(one.words.tobytes()).hexdigest() for one in received if one.site == site
-    }
-    if values.get("sent") == kept:
-        agreed.append(f"the {len(kept)} messages in the log of site {site} are the ones that the coordinator kept")
-    else:
-        problems.append(f"the log of site {site} has other messages than the coordinator kept")
+    own = [one for one in received if one.site == site]
+    if values.get("sent") != {str(one.number): hashlib.sha256(one.words.tobytes()).hexdigest() for one in own}:
+        return False, f"the log of site {site} has other messages than the coordinator kept"
+    return True, f"the {len(own)} messages in the log of site {site} are the ones that the coordinator kept"
 
 
 def _json(path: Path, what: str) -> Any:

@@ -22,6 +22,7 @@ from fedscaffold.federation.study.questions import (
     closing_sums_of,
     levels_in,
     number_columns,
+    open_categories,
 )
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import DOCUMENT, KIND
@@ -144,8 +145,8 @@ class Coordinator:
         """Return the plan with levels, means and standard deviations from sums over all sites."""
         plan = self.plan
         columns = dict(plan.columns)
-        for name, (levels, missing) in self._gathered_levels().items():
-            columns[name] = self._category(name, levels, missing)
+        for name, levels in self._gathered_levels().items():
+            columns[name] = self._category(name, levels)
         numbers = number_columns(plan)
         found = self.ask("moments")
         rows, present = round(float(found["rows"][0])), np.maximum(found["present"], 1.0)
@@ -166,27 +167,23 @@ class Coordinator:
             raise InvalidInput("; ".join(problems))
         return StudyPlan(**{**plan.model_dump(), "columns": columns, "rows": rows})
 
-    def _gathered_levels(self) -> dict[str, tuple[dict[str, int], int]]:
-        """Return the levels of each category that the codebook does not list, with rows, and rows without any."""
-        names = [name for name, entry in self.plan.columns.items()
-                 if entry.type == "category" and entry.levels is None]  # fmt: skip
-        if not names:
-            return {}
-        for cells in CELLS:
+    def _gathered_levels(self) -> dict[str, dict[str, int]]:
+        """Return the levels of each category that the codebook does not list, with their rows."""
+        names = open_categories(self.plan)
+        for cells in CELLS if names else ():
             found = self.ask(f"levels:{cells}")
             each = {name: levels_in(found[name], cells) for name in names}
-            if all(levels is not None for levels in each.values()):
-                rest = found["rest"].reshape(-1, 2)
-                for (other, _), levels in zip(rest, each.values(), strict=True):
-                    assert levels is not None
-                    if other > 0:
-                        levels[OTHER] = round(float(other))
-                return {
-                    name: (levels or {}, round(float(rest[k, 1]))) for k, (name, levels) in enumerate(each.items())
-                }
-        raise InvalidInput(f"a category has more than {CELLS[-1] // 2:,} levels; ignore it, or list its levels")
+            if None not in each.values():
+                others = zip(names, found["rest"].tolist(), strict=True)
+                rest: dict[str, dict[str, int]] = {name: {OTHER: round(n)} if n > 0 else {} for name, n in others}
+                return {name: {**(levels or {}), **rest[name]} for name, levels in each.items()}
+        if names:
+            raise InvalidInput(
+                f"a category has more than {CELLS[-1] // 2:,} levels; ignore it, or list its levels"
+            )
+        return {}
 
-    def _category(self, name: str, levels: Mapping[str, int], missing: int) -> Column:
+    def _category(self, name: str, levels: Mapping[str, int]) -> Column:
         """Return the entry of a category from its levels; the most frequent one is the reference."""
         target = name == self.plan.target
         if target:

@@ -113,8 +113,8 @@ def blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
 def _blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
     name, _, cells = parse_phase(phase)
     if name == "levels":
-        open_ones = _open_categories(plan)
-        return [*(counts(name, cells * KEY) for name in open_ones), counts("rest", 2 * len(open_ones))]
+        open_ones = open_categories(plan)
+        return [*(counts(name, cells * KEY) for name in open_ones), counts("rest", len(open_ones))]
     if name == "moments":
         columns = len(number_columns(plan))
         return [counts("rows"), wide("exposure"), counts("present", columns), wide("sums", columns)]
@@ -145,7 +145,7 @@ def number_columns(plan: StudyPlan) -> list[str]:
     return [name for name, entry in plan.columns.items() if entry.type == "number"]
 
 
-def _open_categories(plan: StudyPlan) -> list[str]:
+def open_categories(plan: StudyPlan) -> list[str]:
     """Return the categories whose levels are gathered."""
     return [name for name, entry in plan.columns.items() if entry.type == "category" and entry.levels is None]
 
@@ -217,18 +217,18 @@ def _checked(vector: Array, size: int, largest: float = LARGEST) -> Array:
 
 
 def _levels(rows: SiteRows, cells: int) -> dict[str, Any]:
-    """Return tables of the frequent levels, and for each category the rows of rare levels and of none."""
+    """Return tables of the frequent levels, and for each category the rows of rare levels."""
     found: dict[str, Any] = {}
     rest, least = [], rows.plan.min_cell
-    for name in _open_categories(rows.plan):
+    for name in open_categories(rows.plan):
         usual = rows.frequent(name)
         missing = rows.labels(name).null_count
-        others = [rows.n_rows - missing - sum(usual.values()), missing]
-        few = sum(count for count in others if count < least)
+        other = rows.n_rows - missing - sum(usual.values())
+        few = sum(count for count in (other, missing) if count < least)
         if few and usual:  # they count as the most frequent level, or would follow from all rows by subtraction
             usual[max(usual, key=lambda level: usual[level])] += few
         found[name] = _level_table(usual, cells)
-        rest += [count if count >= least else 0 for count in others]
+        rest.append(other if other >= least else 0)
     return {**found, "rest": rest}
 
 

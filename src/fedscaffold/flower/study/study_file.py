@@ -32,7 +32,7 @@ from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.signing import check_signature, digest_of, sign
 from fedscaffold.federation.study.plan import StudyPlan, StudySettings, in_words, sentences, toml_value
-from fedscaffold.federation.study.roster import Roster, fingerprint, public_key, public_line
+from fedscaffold.federation.study.roster import Roster, public_key, public_line
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import DOCUMENT, KIND, REFUSED, SiteRules, StudySite, refusal_in
 from fedscaffold.federation.study.transport import private_folder
@@ -246,17 +246,14 @@ class StudyFolder:
 def public_key_of(given: str) -> tuple[str, str]:
     """Return the name of a site and its public key in OpenSSH's format, from a key file or the key's text."""
     text = given if given.startswith("ecdsa-") else read_text(path_of(given), "the key")
-    parts = text.split()
     try:
-        if len(parts) != 3:
-            raise InvalidInput("")
-        Roster("", {parts[2]: text})
-        fingerprint(text)
-    except (InvalidInput, ValueError):
+        kind, key, site = text.split()
+        public_key(text)
+    except ValueError:
         raise InvalidInput(
             f"{shown(given)} is not a site's public key; give the file SITE.pub that `fedscaffold study join` made"
         ) from None
-    return parts[2], " ".join(parts)
+    return site, f"{kind} {key} {site}"
 
 
 def _plan(value: Any) -> StudyPlan:
@@ -330,10 +327,8 @@ def write_invites(file: Path, sites: list[str] | None = None) -> list[Path]:
             f"{file} has no site called {', '.join(map(shown, unknown))}; its sites are "
             f"{', '.join(study.plan.sites)}"
         )
-    coordinator, authority = (
-        public_line(folder.signer(), "coordinator"),
-        folder.certificates(study.run.host).authority,
-    )
+    coordinator = public_line(folder.signer(), "coordinator")
+    authority = folder.certificates(study.run.host).authority
     written = []
     for site in sites or study.plan.sites:
         invite = Invite(
