@@ -162,15 +162,7 @@ class RemoteTransport:
 
 
 class PostTransport(RemoteTransport):
-    """A transport of a study's messages through a folder.
-
-    Parameters
-    ----------
-    folder
-        The study's folder on the share.
-    more
-        See `RemoteTransport`.
-    """
+    """A transport of a study's messages through the study's folder on a share."""
 
     def __init__(self, folder: str | os.PathLike[str], **more: Any) -> None:
         super().__init__(**more)
@@ -211,19 +203,7 @@ def answer_post(
     answer: Callable[[Payload], Payload],
     done: Callable[[], bool],
 ) -> None:
-    """Answer the requests in a site's folder until `done()`.
-
-    Parameters
-    ----------
-    folder
-        The study's folder on the share.
-    site
-        Name of the site.
-    answer
-        answer(request) → the signed reply.
-    done
-        done() → whether the study is over for this site.
-    """
+    """Answer the requests in a site's folder, which is in the study's, until `done()`."""
     own, pause = folder_at(folder_at(Path(folder)) / site), POLL
     while not done():
         busy = False

@@ -110,14 +110,7 @@ def run_settings(values: Any) -> RunSettings:
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study's file: its plan, and how this coordinator runs it.
-
-    Parameters
-    ----------
-    plan
-        The plan, which sites accept.
-    run
-        The table [run].
+    """A study's file: its plan, which sites accept, and the table [run], how this coordinator runs it.
 
     Examples
     --------
@@ -261,30 +254,16 @@ def _plan(value: Any) -> StudyPlan:
 
 
 class Invite(BaseModel):
-    """An invitation: the whole plan, and how a site finds and recognises the coordinator. It holds no secret.
-
-    Parameters
-    ----------
-    site
-        Name of the invited site.
-    plan
-        The plan.
-    address
-        HOST:PORT of the coordinator.
-    authority
-        Certificate of the authority that signed the coordinator's certificate, in PEM.
-    coordinator
-        The coordinator's public key in OpenSSH's format, which signs its requests.
-    """
+    """An invitation: the whole plan, and how a site finds and recognises the coordinator. It holds no secret."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal["fedscaffold invitation 3"] = "fedscaffold invitation 3"
-    site: str
+    site: str  # that is invited
     plan: Annotated[StudyPlan, PlainValidator(_plan), PlainSerializer(StudyPlan.to_json)]
-    address: Address
-    authority: str
-    coordinator: str
+    address: Address  # of the coordinator
+    authority: str  # certificate of the authority that signed the coordinator's certificate, in PEM
+    coordinator: str  # the coordinator's public key in OpenSSH's format, which signs its requests
 
     @model_validator(mode="after")
     def _can_be_used(self) -> Self:
