@@ -39,7 +39,8 @@ def coverage(clients: int, samples: int, *, seed: int = 7) -> dict[tuple[float, 
         problem = federation(rng, clients)
         optimum = problem.optimum()
         sums = closing_sums(problem, optimum)
-        spread = np.sqrt(np.diagonal(newton_step(sums, none).inverse))
+        spread = newton_step(sums, none).standard_errors
+        assert spread is not None
         signs = rng.choice([-1.0, 1.0], size=TRUTH.size)
         for error in ERRORS:
             at = sums if error == 0.0 else closing_sums(problem, optimum + error * spread * signs)

@@ -18,13 +18,13 @@ import numpy as np
 
 import fedscaffold as fs
 from benchmarks import measured
+from fedscaffold.cli.prepare import slope_length
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.files import write_text
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.federation.study.rows import SiteRows
-from fedscaffold.inference.sums import slope_length
 from fedscaffold.models.fit import Fit
 from tests.federation.study.tables import TABLES, deal
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks import measured
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.inference.training import Trained, TrainingSettings, train
+from fedscaffold.inference.training import Trained, train
 from fedscaffold.models.fit import LocalSums
 from fedscaffold.problems import Logistic
 
@@ -34,9 +34,8 @@ def problem_of(columns: int, rows: int) -> Any:
 def timed(problem: EncodedProblem | Any, trainer: Any) -> tuple[float, Trained]:
     """Return the seconds of one training, and its result."""
     sums = LocalSums(problem, names=(), n_intercepts=1)
-    settings = TrainingSettings(trainer=trainer, exchange_seconds=1e-3, step_seconds=sums.step_seconds)
     begin = time.perf_counter()
-    found = train(sums, settings)
+    found = train(sums, trainer=trainer)
     return time.perf_counter() - begin, found
 
 

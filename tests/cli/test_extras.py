@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -72,3 +73,41 @@ def test_the_extra_installs_what_the_command_imports(command: str) -> None:
     assert {"numpy", "pyarrow", "pandas", "dp_accounting"} <= packages  # the search finds packages at all
     missing = [name for name in sorted(packages) if not {normal(each) for each in owners.get(name, [])} & there]
     assert missing == []
+
+
+FIT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import fedscaffold as fs
+found = fs.fit({table!r}, target="ill", client="site", l2=0)
+found.save({out!r})
+again = fs.models.load({out!r})
+assert str(again.summary("cluster")) == str(found.summary("cluster"))
+try:
+    found.summary().to_frame()
+except fs.MissingDependency as error:
+    print(error)
+"""
+
+
+def test_a_fit_needs_the_extra_data_alone(tmp_path: Path) -> None:
+    """Read, fit, saved with its coefficients and page, and opened again, without any package of other extras."""
+    there = installed_by("data")
+    names = packages_distributions().items()
+    others = {normal(each) for each in (*installed_by("study"), *installed_by("dev"))} - there
+    blocked = sorted(name for name, owners in names if {normal(each) for each in owners} <= others)
+    assert {"pandas", "pydantic", "dp_accounting", "flwr", "cryptography"} <= set(blocked)
+    ages = [str(30 + 7 * k % 50) for k in range(60)]
+    rows = [f"{age},{'abc'[k % 3]},{'yes' if k % 4 < 2 else 'no'}" for k, age in enumerate(ages)]
+    (tmp_path / "visits.csv").write_text("\n".join(["age,site,ill", *rows]))
+    script = FIT.format(blocked=blocked, table=str(tmp_path / "visits.csv"), out=str(tmp_path / "out"))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "pandas" in done.stdout
+    assert (tmp_path / "out" / "coefficients.csv").read_text().startswith('"coefficient","coef","se"')

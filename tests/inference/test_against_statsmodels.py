@@ -85,8 +85,9 @@ def test_equals_statsmodels(name: str, cov: Any) -> None:
     """From θ some way off the optimum, as a run leaves it; two Newton steps close it."""
     own = problem(name)
     step = fs.inference.newton_step(fs.inference.closing_sums(own, own.optimum()), np.zeros(own.dim))
+    assert step.standard_errors is not None
     noise = np.random.default_rng(0).normal(size=own.dim) / own.dim
-    start = own.optimum() + 0.05 * np.sqrt(np.diagonal(step.inverse)) * noise
+    start = own.optimum() + 0.05 * step.standard_errors * noise
     if own.vectors > 1:
         start -= np.tile(start.reshape(own.vectors, -1).mean(axis=0), own.vectors)
     summary = fs.inference.summarise(own, start, cov=cov, names=data(name).names, n_intercepts=1)

@@ -1,5 +1,6 @@
 """Closing sums, Newton steps, what is refused, and what the summary says."""
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,16 @@ import fedscaffold as fs
 from benchmarks.coverage import coverage
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.inference import (
+    Certificate,
     ClosingSums,
     Coordinates,
     client_sums,
-    close,
     closing_sums,
     newton_step,
     summarise,
 )
+from fedscaffold.inference.sums import ProblemSums
+from fedscaffold.inference.training import Descent, newton_path
 from fedscaffold.problems import Logistic, Multinomial, Poisson, Ridge
 from tests.samples import WEIGHTED_KINDS, weighted
 
@@ -24,6 +27,10 @@ RNG = np.random.default_rng(0)
 X = np.concatenate([RNG.normal(size=(4, 60, 2)), np.ones((4, 60, 1))], axis=2)
 UNKNOWN: Any = "HC3"
 LABELS = (RNG.random((4, 60)) < 1 / (1 + np.exp(-X @ [1.0, -0.5, 0.3]))).astype(np.float64)
+
+
+def as_vector(sums: ClosingSums) -> Any:
+    return np.concatenate(list(sums.blocks().values()))
 
 
 @pytest.mark.parametrize("kind", WEIGHTED_KINDS)
@@ -51,63 +58,73 @@ def test_uniform_weights_make_rows_of_small_clients_count_more() -> None:
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = weighted("gamma", (50, 70), 4, l2=0.0)
-    whole = closing_sums(problem, np.zeros(4)).vector()
+    whole = as_vector(closing_sums(problem, np.zeros(4)))
     monkeypatch.setattr("fedscaffold.inference.sums.NUMBERS_AT_ONCE", 28)
-    np.testing.assert_allclose(closing_sums(problem, np.zeros(4)).vector(), whole, rtol=1e-12)
+    np.testing.assert_allclose(as_vector(closing_sums(problem, np.zeros(4))), whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", WEIGHTED_KINDS)
-def test_the_sum_of_vectors_is_the_vector_of_the_sum(kind: str) -> None:
+def test_the_sums_of_blocks_are_the_blocks_of_the_sum(kind: str) -> None:
     problem = weighted(kind, (5, 9, 12), 3, l2=0.0, weights=(5, 9, 12))
     theta = np.full(problem.dim, 0.1)
     parts = [client_sums(problem, c, theta) for c in range(3)]
-    total = parts[0].with_vector(np.sum([part.vector() for part in parts], axis=0))
+    added: dict[str, Any] = {name: sum(part.blocks()[name] for part in parts) for name in parts[0].blocks()}
+    total = ClosingSums.of_blocks(problem.kind, theta, added)
     wanted = closing_sums(problem, theta)
     # one pass over all rows adds up in another order than client by client; terms are of order 1 and may cancel
-    np.testing.assert_allclose(total.vector(), wanted.vector(), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(as_vector(total), as_vector(wanted), rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(total.hessian, wanted.hessian, rtol=1e-12, atol=1e-15)
     assert (total.information is None) == (kind != "gamma")
     d = problem.dim
-    assert parts[0].vector().size <= 3 * d * (d + 1) // 2 + 3 * d + 20 + (
+    assert as_vector(parts[0]).size <= 3 * d * (d + 1) // 2 + 3 * d + 20 + (
         d * (d + 1) // 2 if kind == "gamma" else 0
     )
-    with pytest.raises(InvalidInput, match="closing sums is needed"):
-        parts[0].with_vector(np.zeros(3))
+    for name in ("hessian", "gradient", "loss"):
+        without = {other: block for other, block in added.items() if other != name}
+        with pytest.raises(InvalidInput, match="not the blocks of closing sums"):
+            ClosingSums.of_blocks(problem.kind, theta, without)
+        with pytest.raises(InvalidInput, match="not the blocks of closing sums"):
+            ClosingSums.of_blocks(problem.kind, theta, {**added, name: np.zeros(2)})
     with pytest.raises(InvalidInput, match="same θ"):
         _ = parts[0] + client_sums(problem, 1, theta + 1)
+
+
+def descend(problem: Any, start: Any, steps: int) -> list[Certificate]:
+    """The start, and the models after each of some Newton steps, or of fewer if these arrive."""
+    source: Any = ProblemSums(problem)
+    at = Descent(source)
+    return list(islice(newton_path(at, at.certificate(start)), steps + 1))
 
 
 def test_two_steps_close_a_fit_and_none_leave_it() -> None:
     problem = Logistic(X, LABELS, l2=0.01)
     start = problem.optimum() + 0.01
-    closed, left = close(problem, start), close(problem, start, max_steps=0)
-    assert closed.steps == 2
-    np.testing.assert_allclose(closed.theta, problem.optimum(), rtol=0, atol=1e-8)
-    np.testing.assert_array_equal(left.theta, start)
-    assert left.distance == left.distance_before == closed.distance_before
-    assert closed.distance < 1e-6 < 0.05 < left.distance
-    at_once = close(problem, problem.optimum())
-    assert at_once.steps == 0
+    closed, left = summarise(problem, start), summarise(problem, start, max_steps=0)
+    np.testing.assert_allclose(closed.coef, problem.optimum(), rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(left.coef, start)
+    once, path = summarise(problem, start, max_steps=1), descend(problem, start, 2)
+    np.testing.assert_array_equal(once.coef, path[1].theta)
+    np.testing.assert_array_equal(closed.coef, path[2].theta)
+    assert path[2].distance < 1e-6 < 0.05 < path[0].distance
+    np.testing.assert_array_equal(summarise(problem, problem.optimum()).coef, problem.optimum())
 
 
 def test_a_step_that_would_lead_away_is_halved() -> None:
     """From far away two steps come nearer, and as many as it takes arrive."""
     problem = Logistic(X, LABELS, l2=0.0)
     start = np.array([30.0, -30.0, 5.0]) / 4
-    closed = close(problem, start)
-    assert closed.steps == 2
-    assert problem.loss(closed.theta) < problem.loss(start)
-    np.testing.assert_allclose(close(problem, start, max_steps=20).theta, problem.optimum(), rtol=1e-9)
+    path = descend(problem, start, 20)
+    assert problem.loss(path[2].theta) < problem.loss(start)
+    np.testing.assert_allclose(summarise(problem, start, max_steps=20).coef, problem.optimum(), rtol=1e-9)
     counts = Poisson(X, 3.0 * LABELS, l2=0.0)  # where a full step would overflow
-    np.testing.assert_allclose(
-        close(counts, np.array([-8.0, 8.0, -9.0]), max_steps=60).theta, counts.optimum(), rtol=1e-8
-    )
+    found = summarise(counts, np.array([-8.0, 8.0, -9.0]), max_steps=60)
+    np.testing.assert_allclose(found.coef, counts.optimum(), rtol=1e-8)
 
 
 def test_the_distance_bounds_every_combination() -> None:
     problem = Ridge(X, RNG.normal(size=(4, 60)))
     theta = problem.optimum() + np.array([0.01, -0.02, 0.03])
-    summary, distance = summarise(problem, theta, max_steps=0), close(problem, theta, max_steps=0).distance
+    summary, distance = summarise(problem, theta, max_steps=0), descend(problem, theta, 0)[0].distance
     np.testing.assert_allclose(summary.optimisation_error, [0.01, 0.02, 0.03], rtol=1e-9)
     assert (summary.optimisation_error / summary.se).max() <= distance
     assert any("up to" in note for note in summary.notes)

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
+from fedscaffold.cli.prepare import class_counts, plan_beside_fedavg, prepare_problem
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.models.metrics import regression_metrics, score_table
-from fedscaffold.models.prepare import inspect_clients
 
 COVARIANCES = ("nonrobust", "HC0", "HC1", "cluster")
 CASES: dict[str, dict[str, Any]] = {
@@ -187,9 +187,9 @@ def test_inspecting_counts() -> None:
         table(), target="poisson", client="site", features=FEATURES, standardize=True, intercept=True,
         kind="poisson", exposure="days",
     )  # fmt: skip
-    found = inspect_clients(problem, fs.models.FitSettings())
-    assert found.class_counts is None
-    assert found.loss(found.prepared.optimum) < found.loss(found.fedavg)
+    prepared = prepare_problem(problem, fs.models.FitSettings())
+    assert class_counts(prepared.problem) is None
+    assert prepared.loss(prepared.optimum) < prepared.loss(plan_beside_fedavg(prepared)[1])
 
 
 # the command line

@@ -162,6 +162,29 @@ def test_a_saved_fit_is_opened_again(kind: str, tmp_path: Path) -> None:
     assert fs.models.load(tmp_path / "copy").settings.to_json() == found.settings.to_json()
 
 
+@pytest.mark.parametrize("privacy", [{}, {"epsilon": 3.0, "delta": 1e-3}, {"epsilon": 3.0, "protect": "sites"}])
+def test_a_finished_study_is_opened_again(privacy: dict[str, Any], tmp_path: Path) -> None:
+    """With what it protects or its standard errors, scores and page, though its plan had the usual settings."""
+    rng = np.random.default_rng(0)
+    ages = {site: rng.normal(50.0, 10.0, 200) for site in ("bonn", "lyon", "oslo")}
+    ill = {site: rng.random(200) < 1 / (1 + np.exp(-(age - 50) / 10)) for site, age in ages.items()}
+    tables = {site: pd.DataFrame({"age": ages[site], "ill": np.where(ill[site], "yes", "no")}) for site in ages}
+    known = {"age": {"type": "number", "range": (20, 90)}, "ill": {"type": "category", "levels": ("no", "yes")}}
+    options: dict[str, Any] = {**privacy, "columns": known} if privacy else {"evaluate": 0.3}
+    found = fs.federation.Study(target="ill", kind="logistic", **options).run(tables)
+    found.save(tmp_path)
+    again = fs.models.load(tmp_path)
+    assert repr(again) == repr(found)
+    assert again.model == found.model
+    assert again.explain() == found.explain()
+    again.report(tmp_path / "again.html")
+    page = (tmp_path / "again.html").read_text()
+    assert ("differentially private for every" in page) == bool(privacy)
+    assert ("certified" in page) == (not privacy)
+    if not privacy:
+        assert str(again.summary("HC1")) == str(found.summary("HC1"))
+
+
 def test_what_is_not_a_saved_fit(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is not an agreement"):
         fs.models.load(tmp_path)

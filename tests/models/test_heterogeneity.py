@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedscaffold.cli.prepare import class_counts, heterogeneity, plan_beside_fedavg, prepare_problem
 from fedscaffold.data import from_frame
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models import FitSettings
-from fedscaffold.models.prepare import class_counts, heterogeneity, inspect_clients
 from fedscaffold.theory import constants
 from tests.hospitals import cancer, diabetes, wine
 
@@ -73,11 +73,11 @@ def test_classes_are_counted() -> None:
 
 def test_fedavg_has_the_same_effort_and_the_losses_are_in_own_units() -> None:
     raw = problem_of(diabetes(), "target", "ridge")
-    found = inspect_clients(raw, FitSettings())
-    prepared = found.prepared
-    ahead = (found.fedavg - prepared.optimum)[:-1]
-    assert prepared.relative_distance(found.fedavg) == pytest.approx(
+    prepared = prepare_problem(raw, FitSettings())
+    _, fedavg = plan_beside_fedavg(prepared)
+    ahead = (fedavg - prepared.optimum)[:-1]
+    assert prepared.relative_distance(fedavg) == pytest.approx(
         np.linalg.norm(ahead) / np.linalg.norm(prepared.optimum[:-1])
     )
-    assert found.loss(prepared.optimum) == pytest.approx(raw.loss(raw.optimum()), rel=1e-9)
-    assert found.loss(found.fedavg) > found.loss(prepared.optimum)
+    assert prepared.loss(prepared.optimum) == pytest.approx(raw.loss(raw.optimum()), rel=1e-9)
+    assert prepared.loss(fedavg) > prepared.loss(prepared.optimum)

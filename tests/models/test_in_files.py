@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedscaffold.cli.prepare import class_counts, heterogeneity
 from fedscaffold.core import machine as mapped
 from fedscaffold.core.machine import in_file
 from fedscaffold.data import from_file, open_problem
 from fedscaffold.data import open as model_tables
 from fedscaffold.models import FitSettings, fit
-from fedscaffold.models.prepare import class_counts, heterogeneity
 from tests.hospitals import cancer, diabetes, wine
 
 FRAMES: dict[str, tuple[Callable[[], pd.DataFrame], str]] = {

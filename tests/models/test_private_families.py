@@ -15,6 +15,7 @@ from fedscaffold.data.public import Bounds, PublicTarget
 from fedscaffold.models.private import centred
 from fedscaffold.privacy.plan import public_plan
 from fedscaffold.privacy.settings import PrivacySettings
+from tests.models.test_private_fit import WRITTEN
 
 TARGETS: dict[str, dict[str, Any]] = {
     "several classes": {"target": "stage", "bounds": ("early", "late", "middle")},
@@ -81,14 +82,18 @@ def test_many_rows_and_a_large_budget_come_near_the_pooled_coefficients(family: 
     assert np.linalg.norm(found.theta - best) < 0.15 * np.linalg.norm(best)
     if family == "several classes":  # noise that no prediction depends on is taken off
         np.testing.assert_allclose(found.theta.reshape(3, -1).sum(axis=0), 0.0, atol=1e-12)
-    assert found.plan.predicted_error is not None
-    assert math.isfinite(found.plan.predicted_error)
+    assert found.privacy is not None
+    assert found.privacy.predicted_error is not None
+    assert math.isfinite(found.privacy.predicted_error)
 
 
 @pytest.mark.parametrize("family", TARGETS)
 def test_the_plan_spends_the_budget_and_no_more(family: str) -> None:
     found = fs.fit(patients(), **asked(family, epsilon=1.5, delta=1e-3))
-    spent = fs.privacy.epsilon(noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases)
+    assert found.privacy is not None
+    spent = fs.privacy.epsilon(
+        noise_multiplier=found.privacy.noise_multiplier, delta=1e-3, steps=found.privacy.releases
+    )
     assert 1.499 < spent <= 1.5
 
 
@@ -96,7 +101,7 @@ def test_the_plan_spends_the_budget_and_no_more(family: str) -> None:
 def test_nothing_but_the_steps_depends_on_the_rows(family: str) -> None:
     """Another table of the same size has the same coding, plan and start; nothing of its rows is in the model."""
     one, other = (fs.fit(patients(seed), **asked(family)) for seed in (0, 1))
-    assert one.plan == other.plan
+    assert one.privacy == other.privacy
     assert one.model.encoding == other.model.encoding
     assert one.model.standard_errors is None
     assert set(one.model.provenance) == {"versions", "machine", "finished", "privacy"}
@@ -194,7 +199,7 @@ def test_the_command(family: str, tmp_path: Path) -> None:
     words += ["--bounds", str(tmp_path / "bounds.toml"), "--kind", given["kind"] or "logistic"]
     done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "model")])
     assert done.exit_code == 0, done.output
-    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["model.json", "privacy.txt"]
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == WRITTEN
     model = fs.Model.load(tmp_path / "model" / "model.json")
     assert model.kind == (given["kind"] or "logistic")
     assert np.isfinite([value for _, value in model.named_coefficients]).all()

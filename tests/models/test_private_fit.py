@@ -16,6 +16,8 @@ from fedscaffold.privacy.grid import CLIP
 from fedscaffold.privacy.plan import public_plan
 from fedscaffold.privacy.settings import PrivacySettings
 
+WRITTEN = ["coding.json", "model.json", "report.html", "results.json", "summary.txt", "sums.npz"]
+
 RIDGE = PublicTarget(kind="ridge", ends=(-3.0, 3.0))
 BOUNDS: dict[str, Any] = {"sex": ("f", "m"), "age": (20, 90), "ill": ("no", "yes")}
 
@@ -63,22 +65,24 @@ def test_the_noise_is_what_the_accountant_counts() -> None:
 
 def test_the_plan_spends_the_budget_and_no_more() -> None:
     found = private(epsilon=1.5, delta=1e-3)
-    spent = fs.privacy.epsilon(noise_multiplier=found.plan.noise_multiplier, delta=1e-3, steps=found.plan.releases)
+    spent = fs.privacy.epsilon(
+        noise_multiplier=found.privacy.noise_multiplier, delta=1e-3, steps=found.privacy.releases
+    )
     assert 1.499 < spent <= 1.5
     assert "(1.5, 0.001)-differentially private" in found.explain()
 
 
 def test_settings_that_are_given_stay() -> None:
-    found = private(clip=0.7, step_size=0.3, rounds=6).plan
+    found = private(clip=0.7, step_size=0.3, rounds=6).privacy
     assert (found.clip, found.step_size, found.rounds) == (0.7, 0.3, 6)
     assert found.predicted_error is None
-    assert private(rounds=3).plan.rounds == 3
+    assert private(rounds=3).privacy.rounds == 3
 
 
 def test_nothing_but_the_steps_depends_on_the_rows() -> None:
     """Another table of the same size gives the same coding and plan, and no number of the table is anywhere."""
     one, other = private(visits(0)), private(visits(1) * 1)
-    assert one.plan == other.plan
+    assert one.privacy == other.privacy
     assert one.model.encoding == other.model.encoding
     assert one.model.standard_errors is None
     with pytest.raises(fs.InvalidInput, match="privacy budget does not cover"):
@@ -160,9 +164,9 @@ def test_the_command(tmp_path: Path) -> None:
     budget = ["--epsilon", "3", "--bounds", str(tmp_path / "bounds.toml")]
     done = CliRunner().invoke(app, [*words, str(tmp_path / "model"), *budget])
     assert done.exit_code == 0, done.output
-    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["model.json", "privacy.txt"]
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == WRITTEN
     assert fs.Model.load(tmp_path / "model" / "model.json").provenance["privacy"]["epsilon"] == 3.0
-    assert "Taken as public" in (tmp_path / "model" / "privacy.txt").read_text()
+    assert "Taken as public" in (tmp_path / "model" / "summary.txt").read_text()
     for wrong, said in [
         (budget, "holds a model already"),
         (
@@ -176,3 +180,20 @@ def test_the_command(tmp_path: Path) -> None:
         refused = CliRunner().invoke(app, [*words, str(tmp_path / "model"), *wrong])
         assert refused.exit_code == 2
         assert said in refused.output
+
+
+def test_a_private_fit_is_saved_and_opened_again(tmp_path: Path) -> None:
+    """With what it protects, and a page; nothing in the folder is about single rows."""
+    found = private()
+    found.save(tmp_path)
+    again = fs.models.load(tmp_path)
+    assert repr(again) == repr(found)
+    assert again.explain() == found.explain()
+    assert again.model == found.model
+    assert again.privacy == found.privacy
+    assert again.certified_error == {"standard_errors": None, "relative": None}
+    with pytest.raises(fs.InvalidInput, match="privacy budget does not cover"):
+        again.summary()
+    page = (tmp_path / "report.html").read_text()
+    assert "differentially private for every" in page
+    assert "certified" not in page

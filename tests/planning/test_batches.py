@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from fedscaffold import InvalidInput, plan, problems
+from fedscaffold.cli.prepare import prepare_problem
 from fedscaffold.data import from_frame
 from fedscaffold.models import FitSettings
-from fedscaffold.models.prepare import prepare_problem
 from fedscaffold.planning.batches import (
     DRAWN_ROW_SECONDS,
     NUMBER_SECONDS,

@@ -23,7 +23,7 @@ import fedscaffold as fs
 from fedscaffold.core.errors import DataWarning
 from fedscaffold.core.types import Array
 from fedscaffold.data import partition
-from fedscaffold.inference.training import TrainingSettings
+from fedscaffold.inference.training import train
 from fedscaffold.sklearn import (
     FederatedGammaRegression,
     FederatedLogisticRegression,
@@ -280,8 +280,7 @@ def test_features_of_very_different_sizes() -> None:
 
 
 def test_a_distance_beyond_the_tolerance_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = partial(TrainingSettings, max_exchanges=2)
-    monkeypatch.setattr("fedscaffold.sklearn.base.TrainingSettings", few)
+    monkeypatch.setattr("fedscaffold.sklearn.base.train", partial(train, max_exchanges=2))
     X, y = load_breast_cancer(return_X_y=True)
     clients = np.arange(len(y)) % 4
     words = r"standard errors away .* after 3 exchanges; pass standardize=True .*, or pass a larger penalty 1/C"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import path_of
+from fedscaffold.core.files import path_of, replacing
 from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.data.tables import BLOCK, Source, check_names, is_text, load_pyarrow, some
 
@@ -236,3 +236,14 @@ def _check_same_columns(first: Path, schema: Any, file: Path, other: Any) -> Non
             raise InvalidInput(
                 f"column {name!r} is of type {kinds[0]} in {first}, but {kinds[1]} in {file}; write it as one type"
             )
+
+
+def write_table(table: Any, path: Path) -> None:
+    """Write a pyarrow Table to a .csv or .parquet file, which is replaced only once the new one is complete."""
+    from pyarrow import csv, parquet
+
+    with replacing(path) as temporary:
+        if path.suffix == ".csv":
+            csv.write_csv(table, temporary)
+        else:
+            parquet.write_table(table, temporary)

@@ -22,7 +22,6 @@ from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.models.fit import Fit
-from fedscaffold.models.private import PrivateFit
 
 PLAN, KEYS, RESULT, MODEL = "plan.json", "keys.json", "for-sites.json", "model.json"  # in the coordinator's folder
 LOG = "fedscaffold signed log 2"
@@ -37,7 +36,7 @@ def begin_bundle(folder: Path, plan: StudyPlan, keys: Mapping[str, str]) -> None
         write_text(path, json.dumps(values, indent=1))
 
 
-def save_result(folder: Path, result: Fit | PrivateFit) -> None:
+def save_result(folder: Path, result: Fit) -> None:
     """Write a result to the coordinator's folder, with the document that sites get."""
     result.save(folder)
     write_text(folder / RESULT, json.dumps(_recorded(result), indent=1))
@@ -125,14 +124,14 @@ class _NoSites:
         return
 
 
-def _recorded(result: Fit | PrivateFit) -> dict[str, Any]:
+def _recorded(result: Fit) -> dict[str, Any]:
     """Return the parts of a result that are compared, as JSON values."""
     values = {
         "theta": np.asarray(result.theta).ravel().tolist(),
         "certified_error": result.certified_error,
         "sites": result.for_sites(),
     }
-    if isinstance(result, Fit):  # a model with noise has no certificate
+    if result.privacy is None:  # a model with noise has no certificate
         values["step"] = np.asarray(result.trained.certificate.step).ravel().tolist()
     return json.loads(json.dumps(values))
 

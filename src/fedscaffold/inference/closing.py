@@ -5,31 +5,46 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedscaffold.core.checks import positive, shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.inference.diagnosis import check_determined
-from fedscaffold.inference.families import family_of
 from fedscaffold.inference.sums import ClosingSums, symmetric
+from fedscaffold.problems.families import family_of
+
+ROUNDING = 1e-12  # relative error below which rounding hides the distance
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NewtonStep:
-    """The Newton step from closing sums, and the distance to the optimum that it implies.
+class Certificate:
+    """The Newton step from sums over all clients, and the distance of a model to the optimum that it implies.
 
-    Attributes
+    Parameters
     ----------
-    step
-        A⁻¹(g + penalty θ): θ minus the optimum, to first order, (dim,).
     theta
-        θ − step, the one-step estimator, (dim,).
+        The model, (dim,).
+    loss
+        The penalised loss per row, f(θ).
+    step
+        A⁻¹g, (dim,): the distance to the optimum, coefficient by coefficient, up to its square.
+    decrement
+        ½ gᵀA⁻¹g: how far f(θ) is above its minimum, up to higher order.
+    slopes
+        Whether each coefficient is a slope, (dim,).
+    standard_errors
+        Standard error of each coefficient, (dim,); None without Hessians, or with too few rows.
+    sums
+        The closing sums; None if clients add up gradients alone.
     distance
         √(gᵀA⁻¹g/φ), the Newton decrement in units of standard errors: an upper bound on the distance of any
-        combination of coefficients to the optimum, in its standard errors.
-    inverse
-        A⁻¹, the inverse Hessian of the penalised loss, (dim, dim).
+        combination of coefficients to the optimum, in its standard errors. NaN without Hessians.
+    unsolved
+        Bound on the length of the part of `step` that was not solved for.
+    penalty
+        Second derivatives of the penalty in units of the sums, (dim,); None if there are none.
 
     Examples
     --------
@@ -42,14 +57,44 @@ class NewtonStep:
     True
     """
 
-    step: Array
     theta: Array
-    distance: float
-    inverse: Array
+    loss: float
+    step: Array
+    decrement: float
+    slopes: NDArray[np.bool_]
+    standard_errors: Array | None = None
+    sums: ClosingSums | None = None
+    distance: float = math.nan
+    unsolved: float = 0.0
+    penalty: Array | None = None
+
+    @property
+    def error_in_standard_errors(self) -> float | None:
+        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known.
+
+        A distance within the rounding error of the coefficients counts as 0: standard errors of a perfect fit are
+        as small.
+        """
+        if self.standard_errors is None:
+            return None
+        distance = np.abs(self.step)
+        distance = np.where(distance <= ROUNDING * np.abs(self.theta).max(), 0.0, distance)
+        return float((distance / self.standard_errors).max())
+
+    @property
+    def relative_error(self) -> float:
+        """‖A⁻¹g‖ / ‖θ − A⁻¹g‖ over the slopes; at least the rounding error."""
+        norm = float(np.linalg.norm((self.theta - self.step)[self.slopes]))
+        length = float(np.linalg.norm(self.step[self.slopes])) + self.unsolved
+        if length == 0.0:
+            return ROUNDING
+        return max(length / norm, ROUNDING) if norm else math.inf
 
 
-def newton_step(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> NewtonStep:
-    """Return the Newton step from closing sums.
+def newton_step(
+    sums: ClosingSums, penalty: Array, names: tuple[str, ...] = (), *, slopes: NDArray[np.bool_] | None = None
+) -> Certificate:
+    """Return the Newton step from closing sums, with the distance to the optimum.
 
     Parameters
     ----------
@@ -60,6 +105,12 @@ def newton_step(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) 
         penalised coefficient, else 0.
     names
         Names of the features, for messages.
+    slopes
+        Whether each coefficient is a slope, (dim,); by default all are.
+
+    Returns
+    -------
+    Certificate
 
     Raises
     ------
@@ -74,16 +125,22 @@ def newton_step(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) 
     >>> X, y = rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20))
     >>> problem = fs.problems.Ridge(X, y)
     >>> step = fs.inference.newton_step(fs.inference.closing_sums(problem, np.zeros(2)), np.zeros(2))
-    >>> bool(np.allclose(step.theta, problem.optimum()))
+    >>> bool(np.allclose(step.theta - step.step, problem.optimum()))
     True
     """
     check_determined(sums, penalty, names)
-    inverse = inverse_hessian(sums, penalty)
     gradient = sums.gradient + penalty * sums.theta
-    step = inverse @ gradient
+    step = inverse_hessian(sums, penalty) @ gradient
     phi = dispersion(sums) if residual_degrees(sums) > 0 else 1.0  # with no row to spare, there is no variance
     distance = np.sqrt(max(0.0, float(gradient @ step)) / max(phi, np.finfo(np.float64).tiny))
-    return NewtonStep(step=step, theta=sums.theta - step, distance=float(distance), inverse=inverse)
+    errors = None
+    if has_variance(sums):
+        errors = np.sqrt(np.maximum(np.diagonal(covariance(sums, penalty)), np.finfo(np.float64).tiny))
+    return Certificate(
+        theta=sums.theta, loss=sums.penalised_loss(penalty), step=step, sums=sums, penalty=penalty,
+        decrement=0.5 * float(gradient @ step) / sums.rows, distance=float(distance), standard_errors=errors,
+        slopes=np.ones(sums.dim, dtype=bool) if slopes is None else slopes,
+    )  # fmt: skip
 
 
 def inverse_hessian(sums: ClosingSums, penalty: Array, *, expected: bool = False) -> Array:

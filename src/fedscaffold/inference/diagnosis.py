@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.problems.families import family_of
 from fedscaffold.problems.newton import PENALISE
 
 DEPENDENT = 1e-11  # least eigenvalue of a Hessian with ones on its diagonal: a hundred times its rounding error
 SEPARATED = 1e-7  # curvature over that of the first model: one event in 40 million rows leaves about as much
-SEPARABLE = ("logistic", "multinomial", "poisson")  # kinds in which coefficients can grow without bound
 TAKES_PART, DEPENDS = 0.1, 1e-3  # of the largest entry of a direction: columns with less are not named
 MOST_NAMED = 5
 
@@ -97,10 +97,8 @@ def _free_part(sums: ClosingSums, penalty: Array) -> tuple[Array, NDArray[np.boo
 
 def _null_curvature(sums: ClosingSums) -> float | None:
     """Return ℓ'' of a record under a model with a constant alone; None for kinds that cannot be separated."""
-    if sums.kind not in SEPARABLE:
-        return None
-    share = float(sums.null.min() if sums.kind == "multinomial" else sums.null[0]) / sums.weight
-    return share if sums.kind == "poisson" else share * (1.0 - share)
+    curvature = family_of(sums.kind).null_curvature
+    return None if curvature is None else curvature(sums.null, sums.weight)
 
 
 def _separation(sums: ClosingSums, names: tuple[str, ...], part: list[int]) -> InvalidInput:

@@ -1,4 +1,4 @@
-"""Newton steps from any model, and summaries of a problem or of closing sums."""
+"""Summaries of a problem, after some Newton steps, or of closing sums."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import Covariance, covariance, fit_statistics, newton_step, residual_degrees
-from fedscaffold.inference.families import family_of
 from fedscaffold.inference.summary import Summary
 from fedscaffold.inference.sums import ClosingSums, ProblemSums
-from fedscaffold.inference.training import CLOSED, Certifier, newton_path
+from fedscaffold.inference.training import CLOSED, Descent, newton_path
+from fedscaffold.problems.families import family_of
 
 MEANING = {
     "nonrobust": "Standard errors assume that the model is right: independent rows with the family's variance.",
@@ -24,7 +24,7 @@ MEANING = {
     "cluster": "Standard errors allow rows of a client to depend on each other, and assume independent clients.",
 }
 FEW_CLUSTERS = 30
-MOST_STEPS_WITH_INTERCEPTS = 50  # of `close`
+MOST_STEPS_WITH_INTERCEPTS = 50  # of `summarise`
 ROUNDING = 1e-13  # of the coefficients: an optimisation error that is rounding
 NEGLIGIBLE = 1e-3  # of the standard error: an optimisation error that is not worth a note
 
@@ -99,99 +99,8 @@ class Coordinates:
         matrix = np.kron(np.eye(K - 1), units) @ np.kron(contrasts, np.eye(d))
         return cls(labels, matrix.astype(np.float64), np.tile(added, K - 1), np.tile(last, K - 1))
 
-    def only(self, kept: NDArray[np.bool_]) -> "Coordinates":
-        """Return some of these coefficients."""
-        names = tuple(name for name, there in zip(self.names, kept.tolist(), strict=True) if there)
-        return Coordinates(names, self.matrix[kept], self.shift[kept], self.intercepts[kept])
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Closed:
-    """Coefficients after Newton steps, and the sums taken there.
-
-    Attributes
-    ----------
-    theta
-        Coefficients, (dim,).
-    sums
-        Closing sums at `theta`, with score products.
-    steps
-        Number of Newton steps that led there.
-    distance_before, distance
-        Distance to the optimum in standard errors, before the first step and now.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import fedscaffold as fs
-    >>> rng = np.random.default_rng(0)
-    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
-    >>> fs.inference.close(problem, np.zeros(2)).steps
-    1
-    """
-
-    theta: Array
-    sums: ClosingSums
-    steps: int
-    distance_before: float
-    distance: float
-
 
 @one_blas_thread
-def close(
-    problem: Any, theta: Array, *, max_steps: int = 2, client_intercepts: bool = False, names: tuple[str, ...] = ()
-) -> Closed:
-    """Go from θ towards the optimum by Newton steps on sums over clients.
-
-    Parameters
-    ----------
-    problem
-        As in `closing_sums`.
-    theta
-        Coefficients to start from, (dim,).
-    max_steps
-        Most Newton steps; 0 leaves θ as it is. With client intercepts up to fifty are taken, since the start then
-        solves another problem. A step that would raise the loss is halved.
-    client_intercepts
-        Whether each client has an intercept.
-    names
-        Names of the features, for messages.
-
-    Returns
-    -------
-    Closed
-
-    Raises
-    ------
-    InvalidInput
-        If the sums do not determine the coefficients, with the columns' names.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import fedscaffold as fs
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.normal(size=(3, 50, 2))
-    >>> problem = fs.problems.Logistic(X, rng.random((3, 50)) < 0.5)
-    >>> closed = fs.inference.close(problem, np.array([0.1, 0.1]))
-    >>> closed.distance < 1e-4 < closed.distance_before
-    True
-    """
-    whole_number("max_steps", max_steps, least=0)
-    most = MOST_STEPS_WITH_INTERCEPTS if client_intercepts and max_steps else max_steps
-    source = ProblemSums(problem, names=names, client_intercepts=client_intercepts)
-    at = Certifier(source)
-    before = at.certificate(np.asarray(theta, dtype=np.float64))
-    found, steps = before, 0
-    for steps, found in enumerate(newton_path(at.loss, at.certificate, before)):
-        if steps == most or found.distance <= CLOSED:
-            break
-    sums = source.closing(found.theta, scores=True)
-    return Closed(
-        theta=found.theta, sums=sums, steps=steps, distance_before=before.distance, distance=found.distance
-    )
-
-
 def summarise(
     problem: Any,
     theta: Array | None = None,
@@ -225,7 +134,8 @@ def summarise(
     client_intercepts
         Whether each client has an intercept, as with one indicator column per client.
     max_steps
-        Most Newton steps from θ; 0 leaves it as it is.
+        Most Newton steps from θ; 0 leaves it as it is. With client intercepts up to fifty are taken, since the
+        start then solves another problem. A step that would raise the loss is halved.
 
     Examples
     --------
@@ -239,14 +149,18 @@ def summarise(
     features = tuple(f"x{j}" for j in range(problem.n_features)) if names is None else tuple(map(str, names))
     if len(features) != problem.n_features:
         raise InvalidInput(f"there are {problem.n_features} features, but {len(features)} names")
-    closed = close(
-        problem, problem.optimum() if theta is None else theta, max_steps=max_steps, names=features,
-        client_intercepts=client_intercepts,
-    )  # fmt: skip
+    whole_number("max_steps", max_steps, least=0)
+    most = MOST_STEPS_WITH_INTERCEPTS if client_intercepts and max_steps else max_steps
+    source: Any = ProblemSums(problem, names=features, client_intercepts=client_intercepts)
+    at = Descent(source)
+    found = first = at.certificate(np.asarray(problem.optimum() if theta is None else theta, dtype=np.float64))
+    for steps, found in enumerate(newton_path(at, first)):
+        if steps == most or found.distance <= CLOSED:
+            break
     classes = range(problem.vectors) if problem.vectors > 1 else None
     last = problem.n_unpenalised if n_intercepts is None else n_intercepts
     return summarise_sums(
-        closed.sums, problem.n_records * problem.penalty,
+        source.closing(found.theta, scores=True), problem.n_records * problem.penalty,
         Coordinates.of_features(features, n_intercepts=last, classes=classes),
         cov=cov, level=level, dispersion=dispersion, feature_names=features,
     )  # fmt: skip
@@ -341,8 +255,11 @@ def _of_rows(sums: ClosingSums, coordinates: Coordinates) -> tuple[Coordinates, 
     kept = (coordinates.matrix[:, _in_some_row(sums)] != 0.0).any(axis=1)
     if kept.all():
         return coordinates, []
-    absent = coordinates.only(~kept).names
-    return coordinates.only(kept), [f"No row has {', '.join(absent[:5])}, so that there is no coefficient."]
+    names = np.array(coordinates.names, dtype=object)
+    found = Coordinates(
+        tuple(names[kept]), coordinates.matrix[kept], coordinates.shift[kept], coordinates.intercepts[kept]
+    )
+    return found, [f"No row has {', '.join(names[~kept][:5])}, so that there is no coefficient."]
 
 
 def _in_some_row(sums: ClosingSums) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from fedscaffold.core.display import html_summary
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import FitStatistics
 
@@ -146,18 +147,16 @@ class Summary:
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table indexed by coefficient: coef, se, z, p, low, high and optimisation_error."""
-        import pandas as pd
-
-        index = pd.Index(self.names, name="coefficient")
-        return pd.DataFrame({name: getattr(self, name) for name in COLUMNS}, index=index)
+        return self._frame({name: getattr(self, name) for name in COLUMNS})
 
     def ratios(self) -> "pd.DataFrame":
         """Return exp(coefficient) with its interval: odds or rate ratios; raise if they have no meaning."""
-        import pandas as pd
-
         if self.ratio is None:
             raise InvalidInput("exp(coefficient) has no meaning for a Gaussian target; use to_frame()")
-        columns = {self.ratio: np.exp(self.coef), "low": np.exp(self.low), "high": np.exp(self.high)}
+        return self._frame({self.ratio: np.exp(self.coef), "low": np.exp(self.low), "high": np.exp(self.high)})
+
+    def _frame(self, columns: dict[str, Array]) -> "pd.DataFrame":
+        pd = load_optional("pandas", "data frames need pandas", extra="study")
         return pd.DataFrame(columns, index=pd.Index(self.names, name="coefficient"))
 
     def wald_test(self, which: Sequence[str] | ArrayLike | None = None) -> WaldTest:
@@ -201,15 +200,71 @@ class Summary:
             raise InvalidInput(f"which must have {k} columns, one for each coefficient, got shape {R.shape}")
         return R
 
+    def _header(self) -> tuple[str, ...]:
+        """Return names of the table's columns; the last one is the optimisation error over the standard error."""
+        letter = "z" if self.df_resid is None else "t"
+        tail = 0.5 * (1.0 - self.level)
+        ends = (f"[{tail:.4g}", f"{1.0 - tail:.4g}]")
+        return ("", "coef", "std err", letter, f"P>|{letter}|", *ends, "opt/se")
+
+    def _body(self) -> list[tuple[str, ...]]:
+        """Return the cells of the table, one row per coefficient, the name first."""
+        columns = [getattr(self, name).tolist() for name in COLUMNS]
+        return [
+            (
+                name, number(coef), number(se), f"{z:.2f}" if math.isfinite(z) else "–", probability(p),
+                number(low), number(high), f"{error / se:.1%}" if se > 0 else "–",
+            )
+            for name, coef, se, z, p, low, high, error in zip(self.names, *columns, strict=True)
+        ]  # fmt: skip
+
+    def _facts(self) -> dict[str, str]:
+        """Return the header lines shown above the coefficient table, by name."""
+        s = self.statistics
+        named = {
+            "log-likelihood": s.log_likelihood,
+            "null log-likelihood": s.null_log_likelihood,
+            "AIC": s.aic,
+            "BIC": s.bic,
+            "deviance": s.deviance,
+            "R²" if self.df_resid is not None or self.ratio is None else "pseudo-R²": s.pseudo_r2,
+        }
+        found = {name: f"{value:,.6g}" for name, value in named.items() if math.isfinite(value)}
+        return self.facts | found | ({} if s.dispersion == 1.0 else {"dispersion": f"{s.dispersion:.5g}"})
+
     def text(self) -> str:
-        """Return the summary as text, of at most 79 columns if names are short."""
-        return summary_text(self)
+        """Return the summary as text: facts in two columns, the table, and the notes.
+
+        Names are never shortened, so that rows can be distinguished; long ones make the table wider than 79
+        columns.
+        """
+        given = [f"{name}: {value}" for name, value in self._facts().items()]
+        half = (len(given) + 1) // 2
+        left, right = given[:half], [*given[half:], ""]
+        lines = ["=" * WIDTH]
+        lines += [f"{one:<40}{other}".rstrip() for one, other in zip(left, right, strict=False)]
+        table = [self._header(), *self._body()]
+        widths = [max(len(row[j]) for row in table) for j in range(len(table[0]))]
+        cells = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in table]
+        shown = ["  ".join([row[0].ljust(widths[0]), *own[1:]]) for row, own in zip(table, cells, strict=True)]
+        rule = "-" * max(WIDTH, len(shown[0]))
+        lines += [rule.replace("-", "="), shown[0], rule, *shown[1:], rule.replace("-", "=")]
+        for note in self.notes:
+            lines += textwrap.wrap(note, WIDTH, initial_indent="- ", subsequent_indent="  ")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
-        return summary_html(self)
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self._header())
+        rows = "".join(
+            f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
+            for name, *cells in self._body()
+        )
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        return f"{html_summary('Summary', self._facts())}{table}<ul>{notes}</ul>"
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -227,77 +282,6 @@ def probability(p: float) -> str:
     if math.isnan(p):
         return "–"
     return "<0.001" if p < 5e-4 else f"{p:.3f}"
-
-
-def header(summary: Summary) -> tuple[str, ...]:
-    """Return names of the table's columns; the last one is the optimisation error over the standard error."""
-    letter = "z" if summary.df_resid is None else "t"
-    tail = 0.5 * (1.0 - summary.level)
-    ends = (f"[{tail:.4g}", f"{1.0 - tail:.4g}]")
-    return ("coef", "std err", letter, f"P>|{letter}|", *ends, "opt/se")
-
-
-def body(summary: Summary) -> list[tuple[str, ...]]:
-    """Return the cells of the table, one row per coefficient."""
-    columns = [getattr(summary, name).tolist() for name in COLUMNS]
-    return [
-        (
-            number(coef), number(se), f"{z:.2f}" if math.isfinite(z) else "–", probability(p), number(low),
-            number(high), f"{error / se:.1%}" if se > 0 else "–",
-        )
-        for coef, se, z, p, low, high, error in zip(*columns, strict=True)
-    ]  # fmt: skip
-
-
-def facts(summary: Summary) -> dict[str, str]:
-    """Return the header lines shown above the coefficient table, by name."""
-    found, s = dict(summary.facts), summary.statistics
-    named = {
-        "log-likelihood": s.log_likelihood,
-        "null log-likelihood": s.null_log_likelihood,
-        "AIC": s.aic,
-        "BIC": s.bic,
-        "deviance": s.deviance,
-        "R²" if summary.df_resid is not None or summary.ratio is None else "pseudo-R²": s.pseudo_r2,
-    }
-    found |= {name: f"{value:,.6g}" for name, value in named.items() if math.isfinite(value)}
-    if s.dispersion != 1.0:
-        found["dispersion"] = f"{s.dispersion:.5g}"
-    return found
-
-
-def summary_text(summary: Summary) -> str:
-    """Return the summary as text: facts in two columns, the table, and the notes.
-
-    Names are never shortened, so that rows can be distinguished; long ones make the table wider than 79 columns.
-    """
-    given = [f"{name}: {value}" for name, value in facts(summary).items()]
-    half = (len(given) + 1) // 2
-    left, right = given[:half], [*given[half:], ""]
-    lines = ["=" * WIDTH]
-    lines += [f"{one:<40}{other}".rstrip() for one, other in zip(left, right, strict=False)]
-    rows = zip(summary.names, body(summary), strict=True)
-    table = [("", *header(summary)), *((name, *row) for name, row in rows)]
-    widths = [max(len(row[j]) for row in table) for j in range(len(table[0]))]
-    shown = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-             for row in table]  # fmt: skip
-    rule = "-" * max(WIDTH, len(shown[0]))
-    lines += [rule.replace("-", "="), shown[0], rule, *shown[1:], rule.replace("-", "=")]
-    for note in summary.notes:
-        lines += textwrap.wrap(note, WIDTH, initial_indent="- ", subsequent_indent="  ")
-    return "\n".join(lines)
-
-
-def summary_html(summary: Summary) -> str:
-    """Return the summary as HTML, for notebooks."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("", *header(summary)))
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for name, row in zip(summary.names, body(summary), strict=True)
-    )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in summary.notes)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return f"{html_summary('Summary', facts(summary))}{table}<ul>{notes}</ul>"
 
 
 def summary_to_plain(summary: Summary) -> dict[str, Any]:
@@ -325,7 +309,7 @@ def summary_from_plain(found: Mapping[str, Any]) -> Summary:
     try:
         names = tuple(found["coefficients"])
         column = {
-            name: np.array([_number(found["coefficients"][own][name]) for own in names])
+            name: np.array([found["coefficients"][own][name] for own in names], dtype=np.float64)  # NaN for None
             for name in ("coef", "se", "optimisation_error")
         }
         k, matrix = len(names), found["covariance"]
@@ -335,7 +319,12 @@ def summary_from_plain(found: Mapping[str, Any]) -> Summary:
             intercepts=np.array([name in found["intercepts"] for name in names]),
             level=float(found["level"]),
             df_resid=None if found["df_resid"] is None else int(found["df_resid"]),
-            statistics=FitStatistics(**{name: _number(value) for name, value in found["statistics"].items()}),
+            statistics=FitStatistics(
+                **{
+                    name: math.nan if value is None else float(value)
+                    for name, value in found["statistics"].items()
+                }
+            ),
             ratio=found["ratio"],
             facts=dict(found["facts"]),
             notes=tuple(found["notes"]),
@@ -347,7 +336,3 @@ def summary_from_plain(found: Mapping[str, Any]) -> Summary:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -5,8 +5,10 @@ fitted to the client's rows and eliminated from its sums.
 """
 
 import math
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from typing import Any, Self
 
 import numpy as np
@@ -15,13 +17,12 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread, spans
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.inference.families import family_of
 from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT, log_softmax
+from fedscaffold.problems.families import family_of
 from fedscaffold.problems.glm import Glm
-from fedscaffold.problems.multinomial import Multinomial
+from fedscaffold.problems.multinomial import Multinomial, gram
 
-SCALARS = ("rows", "clients", "intercepts", "weight", "loss", "saturated", "constant", "pearson")
-MATRICES = ("hessian", "score_products", "cluster_products")
+MATRICES = ("hessian", "information", "score_products", "cluster_products")
 NUMBERS_AT_ONCE = 1 << 18  # of a block of records: 2 megabytes, of which two copies are made
 MOST_COEFFICIENTS = 1000  # a Hessian of 8 megabytes, and a second or so for its inverse
 MOST_STEPS = 100  # of Newton's method for one intercept
@@ -76,7 +77,7 @@ class ClosingSums:
     >>> one, two, three = (fs.inference.client_sums(problem, c, np.zeros(2)) for c in range(3))
     >>> (one + two + three).rows
     60
-    >>> (one + two + three).vector().size  # numbers that a client would send
+    >>> sum(block.size for block in (one + two + three).blocks().values())  # numbers that a client would send
     25
     """
 
@@ -103,52 +104,58 @@ class ClosingSums:
         """Return the sums over the records of both, which must have been taken at the same θ."""
         if self.kind != other.kind or not np.array_equal(self.theta, other.theta):
             raise InvalidInput("closing sums can be added only if they were taken at the same θ of the same kind")
-        added = {
-            field.name: _sum(getattr(self, field.name), getattr(other, field.name))
-            for field in fields(self)
-            if field.name not in ("kind", "theta")
-        }
-        return ClosingSums(kind=self.kind, theta=self.theta, **added)
+        own, others = self.blocks(), other.blocks()
+        return self.of_blocks(self.kind, self.theta, {name: block + others[name] for name, block in own.items()})
 
     @property
     def dim(self) -> int:
         """Number of coefficients, intercepts of clients not counted."""
         return self.theta.size
 
-    def vector(self) -> Array:
-        """Return all sums as one vector; the sum of clients' vectors is the vector of their sum.
+    def penalised_loss(self, penalty: Array) -> float:
+        """Return f(θ), the loss per row, from the penalty's second derivatives in units of the sums."""
+        return (self.loss + 0.5 * float(penalty @ self.theta**2)) / self.rows
 
-        Of symmetric matrices it holds the upper triangle.
-        """
+    def blocks(self) -> dict[str, Array]:
+        """Return all sums as vectors by name, those of clients to be added up; of matrices the upper triangle."""
         upper = np.triu_indices(self.dim)
-        matrices = [getattr(self, name)[upper] for name in MATRICES]
-        if self.information is not None:
-            matrices.append(self.information[upper])
-        scalars = np.array([float(getattr(self, name)) for name in SCALARS])
-        return np.concatenate([scalars, self.null, self.gradient, self.squares, self.varying, *matrices])
+        values = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
+        return {
+            name: np.array(value[upper] if name in MATRICES else value, dtype=np.float64, ndmin=1)
+            for name, value in values.items()
+            if value is not None
+        }
 
-    def with_vector(self, vector: Array) -> Self:
-        """Return sums of the same kind at the same θ from such a vector, for example from a server's sum."""
-        if vector.shape != self.vector().shape:
-            raise InvalidInput(
-                f"a vector of {self.vector().size} closing sums is needed, got shape {vector.shape}"
-            )
-        upper, n = np.triu_indices(self.dim), self.dim * (self.dim + 1) // 2
-        sizes = [len(SCALARS), self.null.size, self.dim, self.squares.size, self.varying.size, n, n, n]
-        scalars, null, gradient, squares, varying, *triangles = np.split(vector, np.cumsum(sizes))
-        found: dict[str, Any] = dict(zip(SCALARS, scalars.tolist(), strict=True))
-        for name in ("rows", "clients", "intercepts"):
-            found[name] = round(found[name])
-        matrices: dict[str, Any] = dict.fromkeys(("information", *MATRICES))
-        for name, triangle in zip((*MATRICES, "information"), triangles, strict=True):
-            if triangle.size:
-                matrices[name] = np.zeros((self.dim, self.dim))
-                matrices[name][upper] = triangle
-                matrices[name] += np.triu(matrices[name], 1).T
-        return type(self)(
-            kind=self.kind, theta=self.theta, null=null, gradient=gradient, squares=squares, varying=varying,
-            **found, **matrices,
-        )  # fmt: skip
+    @classmethod
+    def of_blocks(cls, kind: str, theta: Array, blocks: Mapping[str, Array]) -> Self:
+        """Return the sums at θ from such blocks; products of scores are zeros if they are missing.
+
+        Raises
+        ------
+        InvalidInput
+            If another block is missing, or has another size.
+        """
+        none = np.zeros((theta.size, theta.size))
+        found: dict[str, Any] = {"information": None, "score_products": none, "cluster_products": none}
+        try:
+            for each in fields(cls)[2:]:
+                if each.name in found and each.name not in blocks:
+                    continue
+                block = blocks[each.name]
+                if each.name in MATRICES:
+                    matrix = np.zeros_like(none)
+                    matrix[np.triu_indices(theta.size)] = block
+                    found[each.name] = matrix + np.triu(matrix, 1).T
+                elif each.type is Array:
+                    found[each.name] = block
+                    if each.name == "gradient" and block.shape != theta.shape:
+                        raise ValueError(f"the gradient has {block.size} entries, not {theta.size}")
+                else:
+                    (number,) = block.tolist()
+                    found[each.name] = round(number) if each.type is int else number
+        except (KeyError, ValueError) as error:
+            raise InvalidInput(f"these are not the blocks of closing sums at this θ: {error}") from None
+        return cls(kind=kind, theta=theta, **found)
 
 
 def symmetric(matrix: Array) -> Array:
@@ -156,22 +163,9 @@ def symmetric(matrix: Array) -> Array:
     return 0.5 * (matrix + matrix.T)
 
 
-def _sum(one: Any, other: Any) -> Any:
-    return None if one is None else one + other
-
-
 def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.bool_]:
     """Return whether each coordinate of θ is a slope, (vectors · n_features,), not at the end of its vector."""
     return np.tile(np.arange(n_features) < n_features - n_intercepts, vectors)
-
-
-def slope_length(problem: Any, theta: Array) -> float:
-    """Return ‖β‖ of the coefficients β of θ, without unpenalised intercepts.
-
-    An intercept follows from how frequent an outcome is; in the norm of θ it would hide errors of slopes.
-    """
-    slopes = slope_mask(problem.vectors, problem.n_features, problem.n_unpenalised)
-    return float(np.linalg.norm(theta[slopes]))
 
 
 class ProblemSums:
@@ -192,13 +186,21 @@ class ProblemSums:
     def __init__(
         self, problem: Any, *, names: tuple[str, ...] = (), n_intercepts: int = 0, client_intercepts: bool = False
     ) -> None:
+        family_of(problem.kind)  # raises if it is not a regression
         self.problem, self.names, self.client_intercepts = problem, names, client_intercepts
-        self.dim = int(problem.dim)
+        self.dim, self.hessians = int(problem.dim), True
         self.slopes: NDArray[np.bool_] = slope_mask(problem.vectors, problem.n_features, n_intercepts)
 
     @cached_property
+    def _counts_for(self) -> Array:
+        """Factor of each client's weights: 1 if clients count by their rows."""
+        problem = self.problem
+        found = problem.weights * problem.n_records / problem.sizes
+        return np.ones(problem.n_clients) if np.allclose(found, 1.0, rtol=1e-9, atol=0.0) else np.asarray(found)
+
+    @cached_property
     def _fixed(self) -> dict[str, Any]:
-        return _fixed_sums(self.problem, 0, self.problem.n_clients, _counts_for(self.problem))
+        return _fixed_sums(self.problem, 0, self.problem.n_clients, self._counts_for)
 
     def penalty(self, sums: ClosingSums) -> Array:
         """Return the second derivatives of the penalty in units of the sums, (dim,)."""
@@ -207,18 +209,18 @@ class ProblemSums:
     @one_blas_thread
     def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
         """Return the closing sums at θ, with products of scores if these are asked for."""
-        check_dimension(self.problem)
-        counts_for, theta = _counts_for(self.problem), np.asarray(theta, dtype=np.float64)
+        if self.dim > MOST_COEFFICIENTS:
+            raise InvalidInput(
+                f"standard errors need the Hessian of all {self.dim:,} coefficients; at most "
+                f"{MOST_COEFFICIENTS:,} are possible"
+            )
+        problem, theta = self.problem, np.asarray(theta, dtype=np.float64)
         if not self.client_intercepts:
-            every = (0, self.problem.n_clients)
-            return _sums(self.problem, theta, *every, counts_for, scores=scores, fixed=self._fixed)
-        total: ClosingSums | None = None
-        for client, _ in enumerate(spans(self.problem.offsets, self.problem.x, self.problem.y)):
-            factor = float(counts_for[client])
-            own = client_sums(self.problem, client, theta, scores=scores, intercept=True, counts_for=factor)
-            total = own if total is None else total + own
-        assert total is not None  # a problem has clients
-        return total
+            every = (0, problem.n_clients)
+            return _sums(problem, theta, *every, self._counts_for, scores=scores, fixed=self._fixed)
+        own = partial(client_sums, problem, theta=theta, scores=scores, intercept=True)
+        clients = enumerate(spans(problem.offsets, problem.x, problem.y))
+        return reduce(operator.add, (own(c, counts_for=float(self._counts_for[c])) for c, _ in clients))
 
 
 def closing_sums(
@@ -256,18 +258,7 @@ def closing_sums(
     >>> sums.rows, sums.clients
     (60, 3)
     """
-    check_dimension(problem)
     return ProblemSums(problem, client_intercepts=client_intercepts).closing(theta, scores=scores)
-
-
-def check_dimension(problem: Any) -> None:
-    """Raise if a problem is not a regression, or has too many coefficients for a Hessian."""
-    family_of(problem.kind)
-    if problem.dim > MOST_COEFFICIENTS:
-        raise InvalidInput(
-            f"standard errors need the Hessian of all {problem.dim:,} coefficients; at most {MOST_COEFFICIENTS:,} "
-            "are possible"
-        )
 
 
 def client_sums(
@@ -316,12 +307,6 @@ def client_sums(
         return replace(nothing, rows=0, clients=0, varying=np.zeros(theta.size))
     wide = _sums(problem, np.append(theta, alpha), client, client + 1, factor, scores=scores)
     return without_last(wide, theta)
-
-
-def _counts_for(problem: Any) -> Array:
-    """Return the factor of each client's weights: 1 if clients count by their rows."""
-    found = problem.weights * problem.n_records / problem.sizes
-    return np.ones(problem.n_clients) if np.allclose(found, 1.0, rtol=1e-9, atol=0.0) else np.asarray(found)
 
 
 def _sums(
@@ -410,51 +395,23 @@ def _block_sums(
 ) -> tuple[dict[str, Any], Array]:
     """Return the sums of some records that depend on θ, by name, and the slopes s of scores s ⊗ x."""
     if isinstance(problem, Multinomial):
-        return _multinomial_block(problem, theta, x, y, a)
+        z = log_softmax(x @ theta.reshape(problem.n_classes, problem.n_features).T)
+        p, own = np.exp(z), (np.arange(len(x)), y.astype(np.int64))
+        found = {"loss": -float(a @ z[own]), "pearson": 0.0, "hessian": problem.curvature_of(x, p, a)}
+        p[own] -= 1.0
+        p *= a[:, None]
+        return {**found, "gradient": (p.T @ x).ravel()}, p
     family, z = family_of(problem.kind), x @ theta + o
     slopes = a * problem.d1(z, y)
     found = {
         "loss": float(a @ problem.value(z, y)),
         "pearson": family.pearson(z, y, a),
         "gradient": slopes @ x,
-        "hessian": _gram(x, a * problem.d2(z, y)),
+        "hessian": gram(x, a * problem.d2(z, y)),
     }
     if family.expected is not None:
-        found["information"] = _gram(x, a * family.expected(z, y))
+        found["information"] = gram(x, a * family.expected(z, y))
     return found, slopes[:, None]
-
-
-def _multinomial_block(
-    problem: Multinomial, theta: Array, x: Array, y: Array, a: Array
-) -> tuple[dict[str, Any], Array]:
-    """Return the same for a loss of one margin per class: scores are (p − e_y) ⊗ x."""
-    K, d, n = problem.n_classes, problem.n_features, len(x)
-    label = y.astype(np.int64)
-    z = log_softmax(x @ theta.reshape(K, d).T)
-    p = np.exp(z)
-    slopes = p.copy()
-    slopes[np.arange(n), label] -= 1.0
-    slopes *= a[:, None]
-    hessian = np.zeros((K, d, K, d))
-    for k in range(K):
-        for m in range(k + 1):
-            block = _gram(x, a * p[:, k] * ((k == m) - p[:, m]))
-            hessian[k, :, m, :], hessian[m, :, k, :] = block, block.T
-    found = {
-        "loss": -float(a @ z[np.arange(n), label]),
-        "pearson": 0.0,
-        "gradient": (slopes.T @ x).ravel(),
-        "hessian": hessian.reshape(K * d, K * d),
-    }
-    return found, slopes
-
-
-def _gram(x: Array, weight: Array) -> Array:
-    """Return Σ weight_i x_i x_iᵀ; faster, by a product of a matrix with itself, if no weight is negative."""
-    if weight.size and weight.min() < 0.0:
-        return x.T @ (weight[:, None] * x)
-    scaled = np.sqrt(weight)[:, None] * x
-    return scaled.T @ scaled
 
 
 def own_intercept(problem: Glm | type[Glm], z: Array, y: Array, a: Array) -> float | None:

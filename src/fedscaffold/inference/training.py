@@ -8,21 +8,23 @@ once. No decision needs the optimum: step size, local steps and when to stop fol
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import choice, given, positive
+from fedscaffold.core.checks import given, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.closing import covariance, has_variance, newton_step
+from fedscaffold.inference.closing import ROUNDING, Certificate, newton_step
 from fedscaffold.inference.diagnosis import check_not_separated
 from fedscaffold.inference.sums import ClosingSums
 
 Trainer = Literal["auto", "newton", "scaffold"]
-ROUNDING = 1e-12  # relative error below which rounding hides the distance
+TRAINERS = ("Scaffold", "Newton's method")
+TOLERANCE = "se:0.05"
+MAX_EXCHANGES = 500
 CLOSE_ENOUGH = 1e-5  # relative error from which one Newton step leaves about its square, 1e-10
 CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
 RELATIVE_TOLERANCE = 0.005  # if a tolerance in standard errors cannot be checked, for lack of Hessians
@@ -41,38 +43,28 @@ class NotFinite(InvalidInput):
     """Sums at a model that are not finite, or too large to be added up: the model is too far off."""
 
 
-class ClosingSource(Protocol):
-    """Closing sums over all clients at a model; every call is one exchange with all of them."""
+class Sums(Protocol):
+    """All sums that a training asks for; every call is one exchange with all clients."""
+
+    dim: int  # number of coefficients d
+    names: tuple[str, ...]  # of the features, for messages
+    slopes: NDArray[np.bool_]  # whether each coefficient is a slope, and not an intercept, (dim,)
+    client_intercepts: (
+        bool  # whether each client has an intercept that no sum reveals; then Newton's method trains
+    )
+    hessians: bool  # whether clients add up Hessians
+    exchange_seconds: float  # expected duration of an exchange, apart from the clients' work
+    step_seconds: float  # expected duration of a local step on all rows of the slowest client
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the features, for messages."""
-
-    @property
-    def slopes(self) -> NDArray[np.bool_]:
-        """Whether each coefficient is a slope, and not an intercept, (dim,)."""
+    def smoothness(self) -> float:
+        """The largest curvature L_c of any client's loss; local steps of size 1/L are stable."""
 
     def penalty(self, sums: ClosingSums) -> Array:
         """Return the second derivatives of the penalty in units of the sums, (dim,)."""
 
     def closing(self, theta: Array, *, scores: bool) -> ClosingSums:
         """Return the closing sums at θ, with products of scores if these are asked for."""
-
-
-class Sums(ClosingSource, Protocol):
-    """All sums that a training asks for; every call is one exchange with all clients."""
-
-    @property
-    def dim(self) -> int:
-        """Number of coefficients d."""
-
-    @property
-    def hessians(self) -> bool:
-        """Whether clients add up Hessians."""
-
-    @property
-    def smoothness(self) -> float:
-        """The largest curvature L_c of any client's loss; local steps of size 1/L are stable."""
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ), the mean over all rows with the penalty."""
@@ -97,43 +89,10 @@ def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
     return "relative", float(tolerance)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """Choices of a training.
-
-    Parameters
-    ----------
-    trainer
-        "newton", "scaffold", or "auto", which takes what is expected to be faster.
-    tolerance
-        "se:0.05": every coefficient's error of optimisation is at most 5 % of its standard error. A number such as
-        0.005: the distance to the optimum relative to its norm, intercepts left out.
-    max_exchanges
-        Most exchanges before training stops with what it has.
-    exchange_seconds, step_seconds
-        Expected duration of an exchange apart from the clients' work, and of a local step on all rows of the
-        slowest client; they decide between Newton and Scaffold, and how many local steps pay.
-    """
-
-    trainer: Trainer = "auto"
-    tolerance: str | float = "se:0.05"
-    max_exchanges: int = 500
-    exchange_seconds: float = 1.0
-    step_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        choice("trainer", self.trainer, get_args(Trainer))
-
-    @property
-    def se_tolerance(self) -> float | None:
-        """The tolerance in standard errors; None if it is relative to the norm."""
-        unit, value = parse_tolerance(self.tolerance)
-        return value if unit == "se" else None
-
-    def aim(self, *, in_standard_errors: bool) -> float:
-        """Return the tolerance in standard errors, or relative to the norm if errors are not known in these."""
-        unit, value = parse_tolerance(self.tolerance)
-        return RELATIVE_TOLERANCE if unit == "se" and not in_standard_errors else value
+def aim(tolerance: Any, *, in_standard_errors: bool) -> float:
+    """Return the tolerance in standard errors, or relative to the norm if it is not checked in these."""
+    unit, value = parse_tolerance(tolerance)
+    return RELATIVE_TOLERANCE if unit == "se" and not in_standard_errors else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,129 +120,7 @@ class ErrorPoint:
     method: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Certificate:
-    """The distance of a model to the optimum, from sums over all clients.
-
-    Parameters
-    ----------
-    theta
-        The model, (dim,).
-    loss
-        The penalised loss per row, f(θ).
-    step
-        A⁻¹g, (dim,): the distance to the optimum, coefficient by coefficient, up to its square.
-    decrement
-        ½ gᵀA⁻¹g: how far f(θ) is above its minimum, up to higher order.
-    slopes
-        Whether each coefficient is a slope, (dim,).
-    standard_errors
-        Standard error of each coefficient, (dim,); None without Hessians, or with too few rows.
-    sums
-        The closing sums; None if clients add up gradients alone.
-    distance
-        Distance to the optimum in standard errors, as in `NewtonStep`; NaN without Hessians.
-    unsolved
-        Bound on the length of the part of `step` that was not solved for.
-    penalty
-        Second derivatives of the penalty in units of the sums, (dim,); None if there are none.
-    """
-
-    theta: Array
-    loss: float
-    step: Array
-    decrement: float
-    slopes: NDArray[np.bool_]
-    standard_errors: Array | None = None
-    sums: ClosingSums | None = None
-    distance: float = math.nan
-    unsolved: float = 0.0
-    penalty: Array | None = None
-
-    @property
-    def error_in_standard_errors(self) -> float | None:
-        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known.
-
-        A distance within the rounding error of the coefficients counts as 0: standard errors of a perfect fit are
-        as small.
-        """
-        if self.standard_errors is None:
-            return None
-        distance = np.abs(self.step)
-        distance = np.where(distance <= ROUNDING * np.abs(self.theta).max(), 0.0, distance)
-        return float((distance / self.standard_errors).max())
-
-    @property
-    def relative_error(self) -> float:
-        """‖A⁻¹g‖ / ‖θ − A⁻¹g‖ over the slopes; at least the rounding error."""
-        norm = float(np.linalg.norm((self.theta - self.step)[self.slopes]))
-        length = float(np.linalg.norm(self.step[self.slopes])) + self.unsolved
-        if length == 0.0:
-            return ROUNDING
-        return max(length / norm, ROUNDING) if norm else math.inf
-
-
-@dataclass
-class Certifier:
-    """Losses and certificates from closing sums, which are asked for once at each model.
-
-    Parameters
-    ----------
-    source
-        The sums over all clients.
-    first
-        Sums at the first certified model, with which curvatures are compared to find separated classes.
-    exchanges
-        Number of exchanges.
-    """
-
-    source: ClosingSource
-    first: ClosingSums | None = None
-    exchanges: int = 0
-    latest: ClosingSums | None = None
-
-    def sums(self, theta: Array) -> ClosingSums:
-        """Return the sums at θ without products of scores."""
-        if self.latest is None or not np.array_equal(self.latest.theta, theta):
-            self.exchanges += 1
-            self.latest = self.source.closing(theta, scores=False)
-        return self.latest
-
-    def loss(self, theta: Array) -> float:
-        """Return the penalised loss per row at θ."""
-        return self._loss_of(self.sums(theta))
-
-    def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
-        """Return the certificate of θ; raise as soon as sums show that coefficients are not determined."""
-        if scores:
-            self.exchanges += 1
-        sums = self.source.closing(theta, scores=True) if scores else self.sums(theta)
-        penalty, names = self.source.penalty(sums), self.source.names
-        if self.first is not None:
-            check_not_separated(sums, self.first, penalty, names)
-        try:
-            newton = newton_step(sums, penalty, names)
-        except np.linalg.LinAlgError:
-            message = "the sums do not determine the coefficients; pass a positive penalty l2=..."
-            raise InvalidInput(message) from None
-        errors = None
-        if has_variance(sums):
-            errors = np.sqrt(np.maximum(np.diagonal(covariance(sums, penalty)), np.finfo(np.float64).tiny))
-        self.first = self.first or sums
-        gradient = sums.gradient + penalty * sums.theta
-        return Certificate(
-            theta=sums.theta, loss=self._loss_of(sums), step=newton.step, slopes=self.source.slopes, sums=sums,
-            decrement=0.5 * float(gradient @ newton.step) / sums.rows, distance=newton.distance,
-            standard_errors=errors, penalty=penalty,
-        )  # fmt: skip
-
-    def _loss_of(self, sums: ClosingSums) -> float:
-        return (sums.loss + 0.5 * float(self.source.penalty(sums) @ sums.theta**2)) / sums.rows
-
-
-def newton_path(
-    loss: Callable[[Array], float], certificate: Callable[[Array], Certificate], first: Certificate
-) -> Iterator[Certificate]:
+def newton_path(at: "Descent", first: Certificate) -> Iterator[Certificate]:
     """Yield certificates of models that come closer and closer to the optimum, from `first` on.
 
     Each step is halved until the loss decreases by a tenth of what the quadratic model promises, so that the
@@ -298,7 +135,7 @@ def newton_path(
             promised = 2.0 * share * current.decrement
             try:
                 with np.errstate(over="ignore", invalid="ignore"):  # a step may be too long for an exponential
-                    there = loss(theta)
+                    there = at.loss(theta)
             except NotFinite:
                 there = math.inf
             if there <= current.loss - ENOUGH_DECREASE * promised + 1e-13 * abs(current.loss):
@@ -306,7 +143,7 @@ def newton_path(
             share *= 0.5
         else:
             return  # no shorter step helps; the certificate says how far it is
-        current = certificate(theta)
+        current = at.certificate(theta)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -335,7 +172,7 @@ class Trained:
     certificate: Certificate
     reached: bool
     rounds: int
-    trainer: Trainer
+    trainer: str
     notes: tuple[str, ...]
     history: tuple[ErrorPoint, ...] = ()
 
@@ -343,8 +180,10 @@ class Trained:
 @one_blas_thread
 def train(
     sums: Sums,
-    settings: TrainingSettings,
     *,
+    trainer: Trainer = "auto",
+    tolerance: str | float = TOLERANCE,
+    max_exchanges: int = MAX_EXCHANGES,
     start: Array | None = None,
     look: Callable[[ErrorPoint], None] = lambda point: None,
 ) -> Trained:
@@ -354,8 +193,8 @@ def train(
     ----------
     sums
         The sums over all clients.
-    settings
-        Trainer, tolerance and costs.
+    trainer, tolerance, max_exchanges
+        As in `fedscaffold.models.FitSettings`.
     start
         A first model near the optimum, from which Newton steps start, (dim,); None to start at 0.
     look
@@ -371,34 +210,36 @@ def train(
     InvalidInput
         If the data do not determine the coefficients, or Newton's method is asked for without Hessians.
     """
-    return _Training(sums, settings, look).run(start)
+    return Descent(sums, trainer, tolerance, max_exchanges, look).run(start)
 
 
 @dataclass
-class _Training:
+class Descent:
+    """The state of a training; parameters are as for `train`. Closing sums are asked for once at each model."""
+
     sums: Sums
-    settings: TrainingSettings
-    look: Callable[[ErrorPoint], None]
-    exchanges: int = 0  # besides those of closing sums
+    trainer: Trainer = "auto"
+    tolerance: str | float = TOLERANCE
+    max_exchanges: int = MAX_EXCHANGES
+    look: Callable[[ErrorPoint], None] = lambda point: None
+    rounds: int = 0  # exchanges
     notes: list[str] = field(default_factory=list)
     history: list[ErrorPoint] = field(default_factory=list)
     latest: tuple[Array, Array, float] | None = None  # θ, ∇f(θ), f(θ)
+    closing: ClosingSums | None = None  # the latest, without products of scores
+    first: ClosingSums | None = None  # at the first certified model; their curvatures show separated classes
     least_curvature: float = math.inf  # of any search for a certificate by gradients
 
-    def __post_init__(self) -> None:
-        self.certifier = Certifier(self.sums)
-
-    @property
-    def rounds(self) -> int:
-        return self.exchanges + self.certifier.exchanges
-
     def run(self, start: Array | None) -> Trained:
+        """Return the trained model; see `train`."""
         theta = np.zeros(self.sums.dim) if start is None else start
         by_newton = start is not None or self._takes_newton()
         first = self.certificate(theta) if by_newton else self._scaffold(theta)
-        for found in newton_path(self.loss, self.certificate, first):
-            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians or _negligible(found)
-            if (self._within_tolerance(found) and close) or self.rounds >= self.settings.max_exchanges:
+        for found in newton_path(self, first):
+            errors = found.error_in_standard_errors
+            rounding = errors is not None and errors <= CLOSED  # which is large relative to coefficients of 0
+            close = found.relative_error <= CLOSE_ENOUGH or not self.sums.hessians or rounding
+            if (self._within_tolerance(found) and close) or self.rounds >= self.max_exchanges:
                 break
         last = found.theta - found.step
         if self.sums.hessians:  # with products of scores for robust standard errors
@@ -410,55 +251,80 @@ class _Training:
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """Return the certificate of θ: one exchange with Hessians, else one per conjugate-gradient step."""
-        if self.sums.hessians:
-            found = self.certifier.certificate(theta, scores=scores)
-        else:
-            found = self._certify_by_gradients(theta)
+        certify = self._certify if self.sums.hessians else self._certify_by_gradients
+        found = certify(theta, scores)
         self._report(found.relative_error, found.error_in_standard_errors, method="Newton")
         return found
 
+    def _certify(self, theta: Array, scores: bool) -> Certificate:
+        sums = self._closing_sums(theta, scores)
+        penalty, names = self.sums.penalty(sums), self.sums.names
+        if self.first is not None:
+            check_not_separated(sums, self.first, penalty, names)
+        self.first = self.first or sums
+        try:
+            return newton_step(sums, penalty, names, slopes=self.sums.slopes)
+        except np.linalg.LinAlgError:
+            message = "the sums do not determine the coefficients; pass a positive penalty l2=..."
+            raise InvalidInput(message) from None
+
+    def _closing_sums(self, theta: Array, scores: bool = False) -> ClosingSums:
+        if not scores and self.closing is not None and np.array_equal(self.closing.theta, theta):
+            return self.closing
+        self.rounds += 1
+        self.closing = self.sums.closing(theta, scores=scores)
+        return self.closing
+
     def loss(self, theta: Array) -> float:
-        """Return f(θ)."""
-        return self.certifier.loss(theta) if self.sums.hessians else self.gradient(theta)[1]
+        """Return f(θ), the penalised loss per row."""
+        if not self.sums.hessians:
+            return self.gradient(theta)[1]
+        sums = self._closing_sums(theta)
+        return sums.penalised_loss(self.sums.penalty(sums))
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ); one exchange, unless they were asked for last."""
         if self.latest is None or not np.array_equal(self.latest[0], theta):
-            self.exchanges += 1
+            self.rounds += 1
             self.latest = (theta, *self.sums.gradient(theta))
         return self.latest[1:]
 
     def _takes_newton(self) -> bool:
-        asked, dim = self.settings.trainer, self.sums.dim
-        if asked == "newton" and not self.sums.hessians:
+        """Return whether to train by Newton's method, and note why."""
+        asked, dim = self.trainer, self.sums.dim
+        if (asked == "newton" or self.sums.client_intercepts) and not self.sums.hessians:
             raise InvalidInput("Newton's method needs sums of Hessians, which are too large or not allowed here")
-        if asked != "auto":
-            self.notes.append("Newton's method was asked for." if asked == "newton" else "Scaffold was asked for.")
-            return asked == "newton"
-        if not self.sums.hessians:
-            self.notes.append(
+        if self.sums.client_intercepts:
+            newton, why = True, "Training is by Newton's method, as client_intercepts requires."
+        elif asked != "auto":
+            newton = asked == "newton"
+            why = f"{TRAINERS[newton]} was asked for."
+        elif not self.sums.hessians:
+            newton = False
+            why = (
                 "Training is by Scaffold: Newton's method needs sums of Hessians, which are too large or not "
                 "allowed here."
             )
-            return False
-        wait, step = self.settings.exchange_seconds, self.settings.step_seconds
-        newton = NEWTON_STEPS * (wait + step * dim / STEPS_PER_HESSIAN)
-        scaffold = SCAFFOLD_ROUNDS * (wait + step * FIRST_LOCAL_STEPS)
-        faster, by = ("Newton's method", newton) if newton < scaffold else ("Scaffold", scaffold)
-        other = max(newton, scaffold)
-        self.notes.append(
-            f"Training is by {faster}: with {dim:,} coefficients it is expected to take {by:.2g} s of exchanges "
-            f"and local work, the other way {other:.2g} s."
-        )
-        return newton < scaffold
+        else:
+            wait, step = self.sums.exchange_seconds, self.sums.step_seconds
+            seconds = NEWTON_STEPS * (wait + step * dim / STEPS_PER_HESSIAN)
+            other = SCAFFOLD_ROUNDS * (wait + step * FIRST_LOCAL_STEPS)
+            newton = seconds < other
+            why = (
+                f"Training is by {TRAINERS[newton]}: with {dim:,} coefficients it is "
+                f"expected to take {min(seconds, other):.2g} s of exchanges and local work, the other way "
+                f"{max(seconds, other):.2g} s."
+            )
+        self.notes.append(why)
+        return newton
 
     def _within_tolerance(self, found: Certificate) -> bool:
-        in_errors = found.error_in_standard_errors
         if found.relative_error <= 10.0 * ROUNDING:  # a perfect fit has standard errors of rounding's size
             return True
-        if self.settings.se_tolerance is not None and in_errors is not None:
-            return in_errors <= self.settings.se_tolerance
-        return found.relative_error <= self.settings.aim(in_standard_errors=False)
+        errors, tolerance = found.error_in_standard_errors, self.tolerance
+        if errors is None or parse_tolerance(tolerance)[0] == "relative":
+            return found.relative_error <= aim(tolerance, in_standard_errors=False)
+        return errors <= aim(tolerance, in_standard_errors=True)
 
     def _report(
         self, relative: float, errors: float | None = None, *, certified: bool = True, method: str
@@ -476,17 +342,17 @@ class _Training:
         """Run stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
         if self.sums.hessians:
             self.certificate(theta)  # finds columns that depend on each other before any long work
-        wait, step = self.settings.exchange_seconds, self.settings.step_seconds
+        wait, step = self.sums.exchange_seconds, self.sums.step_seconds
         search = LocalStepsSearch(seconds_per_round=wait, seconds_per_step=step).affordable()
         step_size = 1.0 / self.sums.smoothness
         norm = float(np.linalg.norm(self.gradient(theta)[0]))
         tried: list[int] = []
         found: Certificate | None = None
-        while self.rounds < self.settings.max_exchanges and norm > 0.0:
+        while self.rounds < self.max_exchanges and norm > 0.0:
             begin, H = theta, search.local_steps
             tried.append(H)
             for _ in range(ROUNDS_PER_STAGE):
-                self.exchanges += 1
+                self.rounds += 1
                 theta = self.sums.scaffold_round(theta, step_size, H)
             before, norm = norm, float(np.linalg.norm(self.gradient(theta)[0]))
             search = search.after_stage(before, norm)
@@ -504,7 +370,7 @@ class _Training:
         )
         return found if found is not None and found.theta is theta else self.certificate(theta)
 
-    def _certify_by_gradients(self, theta: Array) -> Certificate:
+    def _certify_by_gradients(self, theta: Array, scores: bool) -> Certificate:
         """Return the certificate of θ by conjugate gradients, with one exchange for each product with A.
 
         Products with A come from differences of gradients. The search ends when the residual is a hundredth of
@@ -535,12 +401,6 @@ class _Training:
             self.least_curvature = min(self.least_curvature, max(float(ritz[0]), 1e-300))
         unsolved = float(np.linalg.norm(residual)) / (0.5 * self.least_curvature)
         return replace(found, step=step, decrement=0.5 * float(gradient @ step), unsolved=unsolved)
-
-
-def _negligible(found: Certificate) -> bool:
-    """Return whether a distance is rounding; relative to coefficients that are all 0 it would be large."""
-    errors = found.error_in_standard_errors
-    return errors is not None and errors <= CLOSED
 
 
 @dataclass(frozen=True, kw_only=True)

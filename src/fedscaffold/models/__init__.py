@@ -4,9 +4,8 @@ from fedscaffold.data.open import open_problem
 from fedscaffold.models.coding import Coding
 from fedscaffold.models.fit import Fit, FitSettings, fit, load
 from fedscaffold.models.model import Model
-from fedscaffold.models.private import PrivateFit
 
-__all__ = ["Coding", "Fit", "FitSettings", "Model", "PrivateFit", "fit", "load", "open_problem"]
+__all__ = ["Coding", "Fit", "FitSettings", "Model", "fit", "load", "open_problem"]
 
 
 def __dir__() -> list[str]:

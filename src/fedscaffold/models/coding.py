@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from fedscaffold.data.encoding import Encoding, encode_table
 from fedscaffold.data.files import read_table
 from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT
 
-FORMAT = "fedscaffold agreement 2"
+FORMAT = "fedscaffold agreement 3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,6 @@ class Coding:
         Strength of the l2 penalty, at least 0.
     target_shift, target_scale
         For a numeric target y: the model is fitted to (y − target_shift)/target_scale.
-    evaluate
-        Share of each site's rows that a second training leaves out to judge the model.
     client_intercepts
         Whether each client has an intercept, which it never sends; then the encoding has none.
     limit
@@ -63,7 +61,6 @@ class Coding:
     l2: float
     target_shift: float = 0.0
     target_scale: float = 1.0
-    evaluate: float = 0.0
     client_intercepts: bool = False
     limit: float | None = None
     target_limits: tuple[float, float] | None = None
@@ -83,9 +80,9 @@ class Coding:
         return self.encoding.dim * (len(classes) if classes is not None and len(classes) > 2 else 1)
 
     @classmethod
-    def of_problem(cls, problem: EncodedProblem, *, target_shift: float = 0.0, target_scale: float = 1.0) -> Self:
-        """Return the coding of a problem's rows, whose target was standardised with these numbers."""
-        return cls(encoding=problem.encoding, l2=problem.l2, target_shift=target_shift, target_scale=target_scale)
+    def of_problem(cls, problem: EncodedProblem, **more: Any) -> Self:
+        """Return the coding of a problem's rows, with `target_shift`, `target_scale` and other fields."""
+        return cls(encoding=problem.encoding, l2=problem.l2, **more)
 
     def problem(self, table: Any) -> EncodedProblem:
         """Return the problem of one client, from its rows.
@@ -114,37 +111,29 @@ class Coding:
             raise InvalidInput(f"{path}: {error}") from None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the coding as values that JSON can hold."""
-        return {
-            "format": FORMAT,
-            "l2": self.l2,
-            "target_shift": self.target_shift,
-            "target_scale": self.target_scale,
-            "evaluate": self.evaluate,
-            **({"client_intercepts": True} if self.client_intercepts else {}),
-            **({} if self.limit is None else {"limit": self.limit}),
-            **({} if self.target_limits is None else {"target_limits": list(self.target_limits)}),
-            "encoding": json.loads(self.encoding.to_json()),
-        }
+        """Return the coding as values that JSON can hold; settings that are the usual ones are left out."""
+        usual = {each.name: each.default for each in fields(self)}
+        values = {name: value for name, value in vars(self).items() if value != usual[name]}
+        return {"format": FORMAT, **values, "encoding": json.loads(self.encoding.to_json())}
 
     @classmethod
     def from_json(cls, values: Any, source: str = "the agreement") -> Self:
         """Return the coding that `to_json` gave, validated field by field."""
-        fields = Fields(values, source)
-        fields.only(
-            "format", "l2", "target_shift", "target_scale", "evaluate", "encoding", "client_intercepts", "limit",
-            "target_limits",
-        )  # fmt: skip
-        fields.choice("format", FORMAT)
+        found = Fields(values, source)
+        found.only("format", *(each.name for each in fields(cls)))
+        found.choice("format", FORMAT)
+        limits = None
+        if "target_limits" in found:
+            low, high = found.items("target_limits", count=2)
+            ends = Fields({"low": low, "high": high}, f"{source}: target_limits")
+            limits = ends.number("low"), ends.number("high", least=ends.number("low"))
+        numbers = {name: found.number(name) for name in ("target_shift", "target_scale", "limit") if name in found}
         return cls(
-            encoding=Encoding.from_json(json.dumps(fields.value("encoding"))),
-            l2=fields.number("l2", least=0.0),
-            target_shift=fields.number("target_shift"),
-            target_scale=fields.number("target_scale", least=0.0),
-            evaluate=fields.number("evaluate", least=0.0, most=1.0),
-            client_intercepts=fields.flag("client_intercepts") if "client_intercepts" in fields else False,
-            limit=fields.number("limit", least=0.0) if "limit" in fields else None,
-            target_limits=_limits(fields) if "target_limits" in fields else None,
+            encoding=Encoding.from_json(json.dumps(found.value("encoding"))),
+            l2=found.number("l2", least=0.0),
+            client_intercepts=found.flag("client_intercepts") if "client_intercepts" in found else False,
+            target_limits=limits,
+            **numbers,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -158,16 +147,6 @@ class Coding:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(f"{path} is not an agreement that fedscaffold wrote: {error}") from None
-
-
-def _limits(fields: Fields) -> tuple[float, float]:
-    """Return the public range of a numeric target."""
-    value = fields.value("target_limits")
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise fields.error(f"{fields.source}: target_limits must be two numbers")
-    ends = Fields({"low": value[0], "high": value[1]}, f"{fields.source}: target_limits")
-    low = ends.number("low")
-    return low, ends.number("high", least=low)
 
 
 def standardize_target(problem: EncodedProblem) -> tuple[EncodedProblem, float, float]:

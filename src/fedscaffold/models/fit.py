@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,43 +14,63 @@ from fedscaffold.core import npz, provenance
 from fedscaffold.core.checks import choice, set_fields, whole_number
 from fedscaffold.core.display import Summarised, rounded_up
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import folder_at, json_value, read_text, replacing, write_text
+from fedscaffold.core.files import folder_at, json_value, read_text, write_text
 from fedscaffold.core.machine import in_file
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
+from fedscaffold.data.files import write_table
+from fedscaffold.data.tables import load_pyarrow
 from fedscaffold.inference import ClosingSums, Summary, summarise_sums
-from fedscaffold.inference.closing import Covariance, Dispersion, check_dispersion, has_variance
-from fedscaffold.inference.families import family_of
-from fedscaffold.inference.summary import summary_to_plain
+from fedscaffold.inference.closing import Certificate, Covariance, Dispersion, check_dispersion, has_variance
+from fedscaffold.inference.summary import COLUMNS, summary_to_plain
 from fedscaffold.inference.sums import MOST_COEFFICIENTS, ProblemSums, client_intercept
 from fedscaffold.inference.training import (
-    RELATIVE_TOLERANCE,
-    Certificate,
+    MAX_EXCHANGES,
+    TOLERANCE,
     ErrorPoint,
     Trained,
     Trainer,
-    TrainingSettings,
+    aim,
     parse_tolerance,
     train,
 )
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.coding import Coding, standardize_target
 from fedscaffold.models.model import Model, column_spread, in_own_units, own_units
+from fedscaffold.privacy.plan import PrivatePlan
 from fedscaffold.problems.newton import PENALISE
 from fedscaffold.simulation.run_method import run
 
-TOLERANCE = "se:0.05"
-MAX_EXCHANGES = 500
 ROUNDING = 1e-9  # least error that is shown: rounding differs between machines
 NUMBERS_PER_SECOND = 2e8  # of a table that a local step reads, on one core; decides between Newton and Scaffold
-EXCHANGE_SECONDS = 1e-3  # of sums in this process, apart from the clients' work
-FORMAT = "fedscaffold results 1"
+FORMAT = "fedscaffold results 2"
 MODEL, RESULTS, SUMMARY, REPORT = "model.json", "results.json", "summary.txt", "report.html"
 CODING, SUMS = "coding.json", "sums.npz"
 COEFFICIENTS = ("coefficients.csv", "coefficients.parquet")
 FILES = (MODEL, RESULTS, SUMMARY, REPORT, CODING, SUMS, *COEFFICIENTS)
+PUBLIC = {
+    "rows": (
+        "Taken as public: the names and kinds of columns, their ranges and values, and the number of rows. Rows "
+        "were used in the noisy sums alone; each site's noise is from its own operating system."
+    ),
+    "sites": (
+        "Taken as public: the names of the sites, and the names, kinds, ranges and values of columns. Nothing of "
+        "a site's table left it but its clipped and noisy gradients, not even the number of rows. All sites count "
+        "alike."
+    ),
+}
+IN_PARTS = (
+    "Each site added a part of the noise, and only the sum over all sites became known. The budget relies on "
+    "that: it holds as long as fewer than a third of the sites work together with the coordinator."
+)
+NOT_MADE = (
+    "Not made, since the budget does not cover it: standard errors, the distance to the pooled model, scores on "
+    "these rows."
+)
+UNCOVERED = "standard errors need sums over the rows, which the privacy budget does not cover"
+ADDS_UP = "Whatever else is computed from the same rows and given away adds to what is spent."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,21 +128,15 @@ class FitSettings:
         return {name: value for name, value in vars(self).items() if name != "engine"}
 
 
-@dataclass(frozen=True, eq=False)
-class SavedSettings:
+class SavedSettings(dict[str, Any]):
     """Settings that were read from a folder, by name."""
 
-    values: Mapping[str, Any]
+    to_json = dict.copy
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["values"][name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as values that JSON can hold."""
-        return dict(self.values)
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -145,14 +159,16 @@ class Fit(Summarised):
         The settings, with a method `to_json`.
     evaluation
         How the model predicts rows that it was not trained on: by site, or metrics by name of a table.
-    traffic
-        What arrived from each site, by phase; empty for a fit.
     log
         For each site, all messages that left it, in order; empty for a fit, and if sites keep their own logs.
     received
         Messages that arrived; empty for a fit.
     notes
         Sentences about the result, besides the notes of the training.
+    privacy
+        How a privacy budget was spent; None without one. The certificate is then unknown.
+    in_parts
+        Whether sites added parts of the noise to a secure sum.
 
     Examples
     --------
@@ -176,10 +192,11 @@ class Fit(Summarised):
     name: str = "fit"
     settings: Any
     evaluation: Mapping[str, Any] = field(default_factory=dict)
-    traffic: Mapping[str, Any] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict)
     received: Sequence[Any] = ()
     notes: tuple[str, ...] = ()
+    privacy: PrivatePlan | None = None
+    in_parts: bool = False
 
     @property
     def theta(self) -> Array:
@@ -198,7 +215,7 @@ class Fit(Summarised):
 
     @property
     def trainer(self) -> str:
-        """The trainer, "newton" or "scaffold"."""
+        """The trainer, "newton", "scaffold", or "noisy gradients" under a privacy budget."""
         return self.trained.trainer
 
     @property
@@ -206,14 +223,17 @@ class Fit(Summarised):
         """Distance to the pooled model, from sums over all clients.
 
         "standard_errors": the largest distance of a coefficient in its standard errors, None if these are not
-        known; "relative": relative to the norm of the coefficients, intercepts left out.
+        known; "relative": relative to the norm of the coefficients, intercepts left out, None under a budget.
         """
         found = self.trained.certificate
-        return {"standard_errors": found.error_in_standard_errors, "relative": found.relative_error}
+        relative = None if self.privacy is not None else found.relative_error
+        return {"standard_errors": found.error_in_standard_errors, "relative": relative}
 
     @property
     def distance_text(self) -> str:
         """The certified error in words; errors below 1e-9, which are rounding, are shown as 1e-9."""
+        if self.privacy is not None:
+            return "not known"
         errors, relative = self.certified_error["standard_errors"], self.certified_error["relative"]
         if errors is not None:
             return f"{rounded_up(max(errors, ROUNDING))} of a standard error"
@@ -228,8 +248,7 @@ class Fit(Summarised):
     @property
     def checked_tolerance(self) -> float:
         """The number that the certified error was compared with, in standard errors or relative."""
-        unit, value = parse_tolerance(self.settings.tolerance)
-        return RELATIVE_TOLERANCE if unit == "se" and not self.in_standard_errors else value
+        return aim(self.settings.tolerance, in_standard_errors=self.in_standard_errors)
 
     @property
     def has_standard_errors(self) -> bool:
@@ -261,6 +280,8 @@ class Fit(Summarised):
             If there are no sums of Hessians, or too few rows for these standard errors.
         """
         certificate, coding = self.trained.certificate, self.coding
+        if self.privacy is not None:
+            raise InvalidInput(UNCOVERED)
         if certificate.sums is None or certificate.penalty is None:
             why = "which are not allowed here"
             if coding.dim > MOST_COEFFICIENTS:
@@ -299,18 +320,16 @@ class Fit(Summarised):
         encoding, equations = in_own_units(
             coding.encoding, vectors, target_shift=coding.target_shift, target_scale=coding.target_scale
         )
+        origin: dict[str, Any] = {"name": self.name, "clients": len(self.sites), "rows": self.n_rows}
+        if self.privacy is None:
+            origin |= {"trainer": self.trainer, "exchanges": self.rounds, "tolerance": self.settings.tolerance}
+            origin |= {"versions": provenance.versions()}
+        else:
+            origin = {**provenance.origin(), "privacy": self.privacy.to_json()}
         return Model(
             encoding=encoding,
             equations=equations,
-            provenance={
-                "name": self.name,
-                "clients": len(self.sites),
-                "rows": self.n_rows,
-                "trainer": self.trainer,
-                "exchanges": self.rounds,
-                "tolerance": self.settings.tolerance,
-                "versions": provenance.versions(),
-            },
+            provenance=origin,
             standard_errors=summary_to_plain(self.summary()) if self.has_standard_errors else None,
             client_intercepts=coding.client_intercepts,
         )
@@ -332,15 +351,19 @@ class Fit(Summarised):
 
     def for_sites(self) -> dict[str, Any]:
         """Return the model, its certificate and its coefficients as JSON values, which all sites may have."""
-        return {
-            "study": self.name,
-            "sites": len(self.sites),
-            "rows": self.n_rows,
-            "reached": self.reached,
-            "certified_error": self.certified_error,
-            "model": json.loads(self.model.to_json()),
-            "summary": self.model.standard_errors,
-        }
+        found: dict[str, Any] = {"study": self.name, "sites": len(self.sites)}
+        found["model"] = json.loads(self.model.to_json())
+        if self.privacy is not None:
+            return {**found, "privacy": self.privacy.to_json()}
+        found |= {"rows": self.n_rows, "reached": self.reached, "certified_error": self.certified_error}
+        return {**found, "summary": self.model.standard_errors}
+
+    def explain(self) -> str:
+        """Return how the model was trained, or what a privacy budget protects and left out, in sentences."""
+        if self.privacy is None:
+            return "\n".join(self.trained.notes)
+        parts = (IN_PARTS,) if self.in_parts else ()
+        return "\n".join((self.privacy.explain(), PUBLIC[self.privacy.protect], *parts, NOT_MADE, ADDS_UP))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model, the coding, sums, coefficients, results for programs and the page to a folder.
@@ -355,12 +378,16 @@ class Fit(Summarised):
         out, found, trained = folder_at(Path(folder)), self.trained.certificate, self.trained
         self.model.save(out / MODEL)
         self.coding.save(out / CODING)
-        arrays = {"theta": trained.theta, "at": found.theta, "step": found.step, "slopes": found.slopes}
-        optional = {"standard_errors": found.standard_errors, "penalty": found.penalty}
-        arrays |= {name: value for name, value in optional.items() if value is not None}
-        if found.sums is not None:
-            arrays |= {"sums": found.sums.vector(), "null": found.sums.null}
-        npz.write(out / SUMS, arrays, {name: getattr(found, name) for name in ("loss", "decrement", "unsolved")})
+        arrays = {each.name: getattr(found, each.name) for each in fields(found) if each.name != "sums"}
+        arrays |= {} if found.sums is None else {f"sum {name}": one for name, one in found.sums.blocks().items()}
+        arrays["model"] = trained.theta
+        npz.write(out / SUMS, {name: np.asarray(one) for name, one in arrays.items() if one is not None}, {})
+        names = (
+            "tolerance",
+            "dispersion",
+            "evaluate",
+        )  # which a plan's JSON leaves out if they are the usual ones
+        used = {name: getattr(self.settings, name) for name in names if hasattr(self.settings, name)}
         results = {
             "format": FORMAT,
             "name": self.name,
@@ -371,31 +398,35 @@ class Fit(Summarised):
             "rounds": self.rounds,
             "trainer": self.trainer,
             "summary": self.model.standard_errors,
-            "settings": self.settings.to_json(),
+            "privacy": None if self.privacy is None else dict(vars(self.privacy)),
+            "in_parts": self.in_parts,
+            "settings": {**used, **self.settings.to_json()},
             "training": list(trained.notes),
             "notes": list(self.notes),
             "history": [vars(point) for point in trained.history],
-            "evaluation": {name: _plain(one) for name, one in self.evaluation.items()},
-            "traffic": {
-                site: {phase: _plain(one) for phase, one in phases.items()}
-                for site, phases in self.traffic.items()
+            "evaluation": {
+                name: one if isinstance(one, Mapping) else one.to_json() for name, one in self.evaluation.items()
             },
         }
         write_text(out / RESULTS, json.dumps(results, indent=1, allow_nan=False))
-        if self.has_standard_errors:
+        if not self.has_standard_errors:
+            values = "\n".join(f"{name}  {value:.4g}" for name, value in self.model.named_coefficients)
+            write_text(out / SUMMARY, f"{values}\n\n{self.explain()}\n")
+        else:
             summary = self.summary()
             write_text(out / SUMMARY, f"{summary}\n")
-            frame = summary.to_frame()
-            with replacing(out / COEFFICIENTS[0]) as temporary:
-                frame.to_csv(temporary)
-            with replacing(out / COEFFICIENTS[1]) as temporary:
-                frame.to_parquet(temporary)
+            columns = {"coefficient": summary.names} | {name: getattr(summary, name) for name in COLUMNS}
+            for name in COEFFICIENTS:
+                write_table(load_pyarrow().table(columns), out / name)
         self.report(out / REPORT)
 
     def _facts(self) -> dict[str, str]:
+        facts = {"model": self.model.kind, "clients": f"{len(self.sites):,}"}
+        if self.privacy is not None:
+            epsilon, delta = f"{self.privacy.epsilon:g}", f"{self.privacy.delta:.2g}"
+            return {**facts, "rounds": f"{self.rounds:,}", "epsilon": epsilon, "delta": delta}
         return {
-            "model": self.model.kind,
-            "clients": f"{len(self.sites):,}",
+            **facts,
             "rows": f"{self.n_rows:,}",
             "trainer": f"{self.trainer}, {self.rounds:,} exchanges",
             "distance to the pooled model": f"at most {self.distance_text}",
@@ -403,25 +434,16 @@ class Fit(Summarised):
         }
 
     def _title(self) -> str:
-        return f"{'Study' if self.traffic else 'Fit'} of {self.coding.encoding.target!r}"
+        return f"{'Fit' if self.privacy is None else 'Private fit'} of {self.coding.encoding.target!r}"
 
 
-def _plain(one: Any) -> Any:
-    """Return a value of `evaluation` or `traffic` as JSON can hold it."""
-    if hasattr(one, "to_json"):
-        return one.to_json()
-    return dict(one) if isinstance(one, Mapping) else vars(one).copy()
-
-
-def load(folder: str | os.PathLike[str], *, settings: Callable[[Any], Any] = SavedSettings) -> Fit:
+def load(folder: str | os.PathLike[str]) -> Fit:
     """Read a fit or study that `Fit.save` wrote, for example to ask it for another covariance.
 
     Parameters
     ----------
     folder
         The folder.
-    settings
-        Makes the settings from their JSON values.
 
     Returns
     -------
@@ -454,19 +476,15 @@ def load(folder: str | os.PathLike[str], *, settings: Callable[[Any], Any] = Sav
         results = json_value(read_text(out / RESULTS, "the results"))
         if not isinstance(results, dict) or results.get("format") != FORMAT:
             raise InvalidInput(f"{out / RESULTS} was not written by this version of fedscaffold")
-        arrays, numbers = npz.read(out / SUMS)
-        certificate = Certificate(
-            theta=arrays["at"],
-            step=arrays["step"],
-            slopes=arrays["slopes"],
-            standard_errors=arrays.get("standard_errors"),
-            penalty=arrays.get("penalty"),
-            sums=_saved_sums(coding, arrays) if "sums" in arrays else None,
-            **numbers,
-        )
+        arrays, _ = npz.read(out / SUMS)
+        theta, kind = arrays.pop("model"), problem_class(coding.encoding).kind
+        blocks = {name[4:]: arrays.pop(name) for name in list(arrays) if name.startswith("sum ")}
+        sums = ClosingSums.of_blocks(kind, arrays["theta"], blocks) if blocks else None
+        found: dict[str, Any] = {name: one if one.ndim else one.item() for name, one in arrays.items()}
+        privacy = results["privacy"]
         trained = Trained(
-            theta=arrays["theta"],
-            certificate=certificate,
+            theta=theta,
+            certificate=Certificate(sums=sums, **found),
             reached=results["reached"],
             rounds=results["rounds"],
             trainer=results["trainer"],
@@ -479,28 +497,16 @@ def load(folder: str | os.PathLike[str], *, settings: Callable[[Any], Any] = Sav
             sites=tuple(results["sites"]),
             n_rows=results["rows"],
             name=results["name"],
-            settings=settings(results["settings"]),
+            settings=SavedSettings(results["settings"]),
             evaluation=results["evaluation"],
-            traffic=results["traffic"],
             notes=tuple(results["notes"]),
+            privacy=None if privacy is None else PrivatePlan(**privacy),
+            in_parts=results["in_parts"],
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(f"{out} does not hold a fit that fedscaffold wrote: {error}") from None
-
-
-def _saved_sums(coding: Coding, arrays: Mapping[str, Any]) -> ClosingSums:
-    """Return closing sums from their vector."""
-    theta, features = arrays["at"], coding.encoding.dim
-    kind, empty = problem_class(coding.encoding).kind, np.zeros((theta.size, theta.size))
-    like = ClosingSums(
-        kind=kind, theta=theta, rows=0, clients=0, intercepts=0, weight=0.0, loss=0.0, saturated=0.0, constant=0.0,
-        pearson=0.0, null=arrays["null"], gradient=theta, squares=np.zeros(features), varying=np.zeros(features),
-        hessian=empty, information=empty if kind == "gamma" else None, score_products=empty,
-        cluster_products=empty,
-    )  # fmt: skip
-    return like.with_vector(arrays["sums"])
 
 
 def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: str = "fit") -> Fit:
@@ -535,7 +541,7 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
     'ridge'
     """
     settings = settings or FitSettings()
-    if problem.l2 == 0.0 and problem.n_records <= problem.dim and family_of(problem.kind).dispersion:
+    if problem.l2 == 0.0 and problem.n_records <= problem.dim and problem.encoding.family.dispersion:
         raise InvalidInput(
             f"there are {problem.n_records:,} rows for {problem.dim:,} coefficients, so nothing is left to "
             f"estimate the variance from; use fewer columns or more rows, or {PENALISE}"
@@ -544,21 +550,15 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
     own = settings.client_intercepts
     if own:
         standardized = without_intercept(standardized)
-    coding = Coding.of_problem(standardized, target_shift=shift, target_scale=scale)
     sums = LocalSums(
         standardized, names=standardized.encoding.names, n_intercepts=standardized.n_unpenalised,
         client_intercepts=own, engine=settings.engine,
     )  # fmt: skip
-    choices = TrainingSettings(
-        trainer="newton" if own else settings.trainer, tolerance=settings.tolerance,
-        max_exchanges=settings.max_exchanges, exchange_seconds=EXCHANGE_SECONDS, step_seconds=sums.step_seconds,
-    )  # fmt: skip
-    trained = train(sums, choices)
-    if own:
-        why = "Training is by Newton's method, as client_intercepts requires."
-        trained = replace(trained, notes=(why, *trained.notes[1:]))
+    trained = train(
+        sums, trainer=settings.trainer, tolerance=settings.tolerance, max_exchanges=settings.max_exchanges
+    )
     return Fit(
-        coding=replace(coding, client_intercepts=own),
+        coding=Coding.of_problem(standardized, target_shift=shift, target_scale=scale, client_intercepts=own),
         trained=trained,
         sites=tuple(map(str, problem.client_names)),
         n_rows=problem.n_records,
@@ -568,49 +568,29 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
 
 
 class LocalSums(ProblemSums):
-    """The sums of all clients of a problem; see `inference.training.Sums`.
+    """The sums of all clients of a problem in this process; see `inference.training.Sums`.
 
     Parameters
     ----------
-    problem
-        A regression on tables with any number of clients.
-    names
-        Names of the features, for messages.
-    n_intercepts
-        How many of the last features are intercepts.
-    client_intercepts
-        Whether each client has an intercept that no sum reveals; training is by Newton's method then.
+    problem, more
+        As for `ProblemSums`.
     engine
         Computes local steps; see `fedscaffold.run`.
     """
 
-    def __init__(
-        self,
-        problem: Any,
-        *,
-        names: tuple[str, ...],
-        n_intercepts: int,
-        client_intercepts: bool = False,
-        engine: str | Engine = "auto",
-    ) -> None:
-        super().__init__(problem, names=names, n_intercepts=n_intercepts, client_intercepts=client_intercepts)
-        self.engine = engine
-        self._control_variates: Array | None = None
+    exchange_seconds = 1e-3  # of sums in this process, apart from the clients' work
 
-    @property
-    def hessians(self) -> bool:
-        """Whether there are few enough coefficients for a Hessian."""
-        return self.dim <= MOST_COEFFICIENTS
+    def __init__(self, problem: Any, *, engine: str | Engine = "auto", **more: Any) -> None:
+        super().__init__(problem, **more)
+        self.engine = engine
+        self.hessians = self.dim <= MOST_COEFFICIENTS
+        self.step_seconds = float(problem.x.size) / NUMBERS_PER_SECOND
+        self._control_variates: Array | None = None
 
     @cached_property
     def smoothness(self) -> float:
         """The largest curvature L_c of any client's loss."""
         return float(self.problem.smoothness(Batches()))
-
-    @property
-    def step_seconds(self) -> float:
-        """Expected duration of a local step on all rows of all clients."""
-        return float(self.problem.x.size) / NUMBERS_PER_SECOND
 
     def gradient(self, theta: Array) -> tuple[Array, float]:
         """Return ∇f(θ) and f(θ)."""

@@ -1,26 +1,23 @@
 """Fit a model to a table of any kind in one call: the command line's `fit` in Python."""
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Required, TypedDict, TypeVar, Unpack, cast, overload
+from dataclasses import fields
+from typing import Any, TypeVar, Unpack, cast
 
 from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.display import Progress
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine
-from fedscaffold.data.files import read_table
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.public import Bounds
-from fedscaffold.data.settings import FitTableSettings, Penalty, TableKeywords, shared_parameters
-from fedscaffold.data.tables import frame_source, pick_all
+from fedscaffold.data.settings import FitTableSettings, TableKeywords, shared_parameters
 from fedscaffold.inference.closing import Dispersion
 from fedscaffold.inference.training import Trainer
-from fedscaffold.models.fit import MAX_EXCHANGES, TOLERANCE, Fit, FitSettings
+from fedscaffold.models.fit import Fit, FitSettings
 from fedscaffold.models.fit import fit as fit_problem
-from fedscaffold.models.private import PrivateFit, private_fit
+from fedscaffold.models.private import private_fit
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
-from fedscaffold.problems.families import Kind
 
 T = TypeVar("T", bound=Callable[..., Any])
 DROPPED = {
@@ -46,7 +43,7 @@ def reject_dropped(function: T) -> T:
 
 
 class FitKeywords(TableKeywords, total=False):
-    """The further parameters of `fit` without a privacy budget."""
+    """The settings of a table and of a fit as keyword arguments, for type checkers."""
 
     trainer: Trainer
     tolerance: float | str
@@ -54,47 +51,17 @@ class FitKeywords(TableKeywords, total=False):
     client_intercepts: bool
     dispersion: Dispersion
     engine: str | Engine
-    progress: Progress
-
-
-class PrivateKeywords(TypedDict, total=False):
-    """The further parameters of `fit` with a privacy budget."""
-
-    kind: Kind | None
-    l2: Penalty
-    delta: float | None
-    clip: float | None
-    bounds: Required[Mapping[str, Sequence[Any]]]
-    categorical: Sequence[str]
-    step_size: float | None
-    rounds: int | None
-    progress: Progress
-
-
-@overload
-def fit(data: Any, *, target: str, client: str, epsilon: None = None, **options: Unpack[FitKeywords]) -> Fit: ...
-
-
-@overload
-def fit(
-    data: Any, *, target: str, client: str, epsilon: float, **options: Unpack[PrivateKeywords]
-) -> PrivateFit: ...
 
 
 @reject_dropped
 @suggest_names
 @shared_parameters(FitTableSettings, leave_out=("target", "client"))
+@shared_parameters(FitSettings)
 def fit(
     data: Any,
     *,
     target: str,
     client: str,
-    trainer: Trainer = "auto",
-    tolerance: float | str = TOLERANCE,
-    max_exchanges: int = MAX_EXCHANGES,
-    client_intercepts: bool = False,
-    dispersion: Dispersion = None,
-    engine: str | Engine = "auto",
     progress: Progress = None,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -102,14 +69,14 @@ def fit(
     bounds: Mapping[str, Sequence[Any]] | None = None,
     step_size: float | None = None,
     rounds: int | None = None,
-    **settings: Unpack[TableKeywords],
-) -> Fit | PrivateFit:
+    **settings: Unpack[FitKeywords],
+) -> Fit:
     """Fit one model to a table whose rows belong to clients, as `fedscaffold fit` does.
 
     By default features are standardised, there is an intercept, a client's weight is its number of rows, `l2` is
     "auto", and `kind` follows from the target. A fit is a study in one process: for few coefficients it takes
-    Newton steps on sums over clients, for many it runs Scaffold. With a privacy budget, `epsilon`, the result is a
-    `PrivateFit`: a differentially private model, and nothing that the budget does not cover.
+    Newton steps on sums over clients, for many it runs Scaffold. With a privacy budget, `epsilon`, the model is
+    differentially private, and nothing is computed that the budget does not cover.
 
     Parameters
     ----------
@@ -118,8 +85,7 @@ def fit(
         the latter.
     target, client
         Names of the column to predict, and of the column that says to which client a row belongs.
-    trainer, tolerance, max_exchanges, client_intercepts, dispersion, engine
-        As in `fedscaffold.models.FitSettings`.
+    {FitSettings}
     progress
         With `epsilon`, as in `fedscaffold.run`.
     epsilon
@@ -142,7 +108,7 @@ def fit(
 
     Returns
     -------
-    Fit or PrivateFit
+    Fit
 
     Raises
     ------
@@ -161,33 +127,20 @@ def fit(
     >>> fitted.summary().ratios().loc["age"].round(2).tolist()
     [1.11, 1.08, 1.15]
     """
-    planned = {"step_size": step_size, "rounds": rounds}
+    given: dict[str, Any] = dict(settings)
+    training = {each.name: each.default for each in fields(FitSettings)}
     if epsilon is None:
         for name, value in {"delta": delta, "clip": clip, "bounds": bounds}.items():
             if value is not None:
                 raise InvalidInput(f"{name} requires epsilon=...")
-        for name, value in planned.items():
+        for name, value in {"step_size": step_size, "rounds": rounds}.items():
             if value is not None:
                 raise InvalidInput(f"{name} requires epsilon=...; without a budget the trainer finds it")
-        chosen = FitSettings(
-            trainer=trainer, tolerance=tolerance, max_exchanges=max_exchanges, client_intercepts=client_intercepts,
-            dispersion=dispersion, engine=engine,
-        )  # fmt: skip
-        return fit_problem(open_problem(data, target=target, client=client, **settings), settings=chosen)
-    usual = {
-        "trainer": "auto", "tolerance": TOLERANCE, "max_exchanges": MAX_EXCHANGES, "client_intercepts": False,
-        "dispersion": None, "engine": "auto",
-    }  # fmt: skip
-    given = {
-        "trainer": trainer, "tolerance": tolerance, "max_exchanges": max_exchanges,
-        "client_intercepts": client_intercepts, "dispersion": dispersion, "engine": engine, **settings,
-    }  # fmt: skip
-    allowed = {name: value for name, value in settings.items() if name in ("kind", "l2", "categorical")}
-    refuse_beside_epsilon(given, {**usual, **allowed})
-    budget = PrivacySettings(epsilon=epsilon, delta=delta, clip=clip, **planned)  # type: ignore[arg-type]
-    categorical = settings.get("categorical", ())
-    known = Bounds.parse(bounds, target=target, kind=settings.get("kind"), categorical=categorical)
-    table = read_table(data) if isinstance(data, str | os.PathLike) else data
-    pick_all(frame_source(table).names, [client, *known.columns])
-    l2 = settings.get("l2", "auto")
-    return private_fit(table, bounds=known, client=client, settings=budget, l2=l2, progress=progress)
+        chosen = FitSettings(**{name: given.pop(name) for name in training if name in given})
+        return fit_problem(open_problem(data, target=target, client=client, **given), settings=chosen)
+    allowed = {name: value for name, value in given.items() if name in ("kind", "l2", "categorical")}
+    refuse_beside_epsilon(given, {**training, **allowed})
+    budget = PrivacySettings(epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, rounds=rounds)
+    l2 = allowed.pop("l2", "auto")
+    known = Bounds.parse(bounds, target=target, **allowed)
+    return private_fit(data, client=client, settings=budget, bounds=known, l2=l2, progress=progress)

@@ -1,14 +1,12 @@
 """Predictions of a model for the rows of a table, and their metrics against observed targets."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import replacing
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoding import Unknown
 from fedscaffold.data.tables import (
@@ -23,30 +21,17 @@ from fedscaffold.data.tables import (
     some,
     value_set,
 )
-from fedscaffold.inference.families import family_of
 from fedscaffold.models.model import Model
-from fedscaffold.problems.families import FAMILIES
+from fedscaffold.problems.families import FAMILIES, Kind
 
 SMALLEST = np.finfo(np.float64).tiny
 
 
-def deviance_metrics(observed: Array, predicted: Array, kind: str) -> dict[str, float]:
-    """Return mean deviance and D² = 1 − deviance / deviance of a constant; {} unless kind is poisson or gamma."""
-    target = next((each for each in FAMILIES.values() if each.kind == kind), None)
-    if target is None or not target.log_link:
-        return {}
-    family, one = family_of(kind), np.ones(observed.size)
-    loss = float(target.problem.value(np.log(np.maximum(predicted, SMALLEST)), observed).sum())
-    saturated = family.saturated(observed, one)
-    null = family.null_loss(family.null_sums(observed, 0.0 * one, one), float(observed.size)) - saturated
-    found = {"mean deviance": 2.0 * (loss - saturated) / observed.size}
-    return {**found, "D2": 1.0 - (loss - saturated) / null} if null > 0 else found
-
-
-def regression_metrics(observed: Array, predicted: Array, kind: str = "ridge") -> dict[str, float]:
+def regression_metrics(observed: Array, predicted: Array, kind: Kind = "ridge") -> dict[str, float]:
     """Return root mean squared error, mean absolute error, and R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)² if y varies.
 
-    For kinds with a deviance, "poisson" and "gamma", the mean deviance and D² come first.
+    For kinds with a logarithmic link, "poisson" and "gamma", the mean deviance and D² = 1 − deviance / deviance of
+    a constant come first.
 
     Examples
     --------
@@ -55,7 +40,13 @@ def regression_metrics(observed: Array, predicted: Array, kind: str = "ridge") -
     >>> regression_metrics(np.array([1.0, 3.0]), np.array([1.0, 2.0]))["mae"]
     0.5
     """
-    errors, found = observed - predicted, deviance_metrics(observed, predicted, kind)
+    family, one, found = FAMILIES[kind], np.ones(observed.size), dict[str, float]()
+    if family.log_link:
+        saturated = family.saturated(observed, one)
+        own = float(family.problem.value(np.log(np.maximum(predicted, SMALLEST)), observed).sum()) - saturated
+        null = family.null_loss(family.null_sums(observed, 0.0 * one, one), float(observed.size)) - saturated
+        found = {"mean deviance": 2.0 * own / observed.size} | ({"D2": 1.0 - own / null} if null > 0 else {})
+    errors = observed - predicted
     found |= {"rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
     total = float(np.sum((observed - observed.mean()) ** 2))
     return {**found, "r2": 1.0 - float(np.sum(errors**2)) / total} if total > 0 else found
@@ -83,12 +74,6 @@ def classification_metrics(observed: NDArray[np.int64], probabilities: Array) ->
     n1 = int(observed.sum())
     area = (float(ranks[observed == 1].sum()) - n1 * (n1 + 1) / 2.0) / (n1 * (observed.size - n1))
     return {**found, "AUC": area}
-
-
-def model_metrics(model: Model, table: Any) -> dict[str, float]:
-    """Return metrics of a model on the rows of a pyarrow Table whose target is not missing."""
-    predicted = model.predict(table) if model.classes is None else model.predict_proba(table)
-    return prediction_metrics(model, table, predicted)[0]
 
 
 def prediction_metrics(model: Model, table: Any, predicted: Array) -> tuple[dict[str, float], int]:
@@ -129,21 +114,11 @@ def _class_positions(
 
 
 class ScoredTable(NamedTuple):
-    """Predictions for a table, and their metrics if the table has the target.
+    """Predictions for a table, and their metrics if the table has the target."""
 
-    Attributes
-    ----------
-    predictions
-        A pyarrow Table, row by row: `prediction` and, for classes, `probability of ...` for each.
-    metrics
-        By name; None if the table has no target column.
-    rows_with_target
-        Number of rows that the metrics were computed from.
-    """
-
-    predictions: Any
-    metrics: dict[str, float] | None
-    rows_with_target: int
+    predictions: Any  # a pyarrow Table, row by row: `prediction` and, for classes, `probability of ...` for each
+    metrics: dict[str, float] | None  # by name; None if the table has no target column
+    rows_with_target: int  # number of rows that the metrics were computed from
 
 
 def score_table(model: Model, table: Any, *, unknown: Unknown = "error") -> ScoredTable:
@@ -159,14 +134,3 @@ def score_table(model: Model, table: Any, *, unknown: Unknown = "error") -> Scor
     if model.encoding.target in table.column_names:
         metrics, rows = prediction_metrics(model, table, predicted)
     return ScoredTable(load_pyarrow().table(columns), metrics, rows)
-
-
-def write_predictions(predictions: Any, path: Path) -> None:
-    """Write a pyarrow Table to a .csv or .parquet file, which is replaced only once the new one is complete."""
-    from pyarrow import csv, parquet
-
-    with replacing(path) as temporary:
-        if path.suffix == ".csv":
-            csv.write_csv(predictions, temporary)
-        else:
-            parquet.write_table(predictions, temporary)

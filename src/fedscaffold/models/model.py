@@ -21,6 +21,7 @@ from fedscaffold.data.tables import Label, blocks, by_name, frame_source, pick_a
 from fedscaffold.inference import Coordinates, Summary
 from fedscaffold.inference.summary import summary_from_plain
 from fedscaffold.inference.sums import own_intercept, record_columns
+from fedscaffold.problems.families import Kind
 
 FORMAT = "fedscaffold model 1"
 
@@ -92,14 +93,18 @@ class Model(Summarised):
             raise InvalidInput("intercepts and coefficients must be finite numbers")
 
     def _facts(self) -> dict[str, object]:
-        facts = {"kind": self.kind, "features": len(self.encoding.names), "equations": len(self.equations)}
+        facts: dict[str, object] = {
+            "kind": self.kind,
+            "features": len(self.encoding.names),
+            "equations": len(self.equations),
+        }
         return facts if self.classes is None else {**facts, "classes": len(self.classes)}
 
     def _title(self) -> str:
         return f"Model of {self.encoding.target!r}"
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """Kind of model: "ridge", "logistic", "poisson" or "gamma"."""
         return self.encoding.family.kind
 
@@ -154,15 +159,12 @@ class Model(Summarised):
         """Return the class with the largest of the probabilities (rows, classes), for each row."""
         return np.array(self.classes)[probabilities.argmax(axis=1)]
 
-    def _margins(self, frame: Any, unknown: Unknown) -> Array:
-        if self.client_intercepts:
+    def _margins(self, frame: Any, unknown: Unknown, *, without_intercepts: bool = False) -> Array:
+        if self.client_intercepts and not without_intercepts:
             raise InvalidInput(
                 "the model does not hold the clients' intercepts; fit one to a client's rows with "
                 "with_intercept_of"
             )
-        return self._margins_with(frame, unknown)
-
-    def _margins_with(self, frame: Any, unknown: Unknown) -> Array:
         x = self.encoding.encode(frame, unknown=unknown)
         slopes = np.array([equation.coefficients for equation in self.equations])
         margins = x @ slopes.T + np.array([equation.intercept for equation in self.equations])
@@ -184,7 +186,7 @@ class Model(Summarised):
             raise InvalidInput("an intercept is fitted to rows, of a target with at most two classes")
         check_records(y, self.encoding)
         targets, _, weights = record_columns(y)
-        z = self._margins_with(frame, "error")[:, 0]
+        z = self._margins(frame, "error", without_intercepts=True)[:, 0]
         alpha = own_intercept(self.encoding.family.problem, z, targets, weights)
         if alpha is None:
             raise InvalidInput(

@@ -1,26 +1,38 @@
-"""The kinds of model that a table can be fitted with, and what each asks of the table's target.
+"""The kinds of model that a table can be fitted with: one object for each, with all that differs between them.
 
-A family's loss is in its problem, the parts of its standard errors in `inference.families`; this table
-says the rest, so that doors and studies look a kind up instead of asking which one it is.
+A family's loss and its derivatives are in its problem. Here is what it asks of a table's target, and the sums
+over records from which its likelihood, variance and null model follow; doors, studies and standard errors look a
+kind up instead of asking which one it is.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
+from scipy.special import gammaln, xlogy
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import OFFSET, TARGET, expit
 from fedscaffold.problems.glm import Gamma, Logistic, Poisson, Ridge
+from fedscaffold.problems.multinomial import Multinomial
 
 Kind = Literal["ridge", "logistic", "poisson", "gamma"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+HIGHEST = 700.0  # of an exponent, below what overflows
+
+
+def _zero(y: Array, a: Array) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetFamily:
-    """One kind of model, as tables see it.
+    """One kind of model.
+
+    Losses are negative log-likelihoods up to terms without θ, which are added up here. Functions take margins z
+    (offset included), targets y, offsets o and weights a of some records, and return sums over them.
 
     Examples
     --------
@@ -30,7 +42,8 @@ class TargetFamily:
     """
 
     kind: Kind  # its name in options
-    problem: type[Ridge | Logistic | Poisson | Gamma]  # with one margin; more classes make it multinomial
+    name: str  # in summaries
+    problem: Any  # the class of its problem
     mean: Callable[[Array], Array]  # of the target for margins z; for classes the probability of the second
     classes: bool = False  # whether the target holds classes; numbers otherwise
     log_link: bool = False  # whether the mean is the exponential of the margin, so that rows may have exposures
@@ -40,6 +53,15 @@ class TargetFamily:
     target: str  # description of the target, in words
     loss: str  # in words
     effect: str | None = None  # quantity that a coefficient changes, in words; None if it is the target itself
+    ratio: str | None = None  # name of exp(coefficient), such as "odds ratio"; None if it has no meaning
+    dispersion: bool = False  # whether the variance has a factor φ that is estimated from Pearson's statistic
+    pearson: Callable[[Array, Array, Array], float]  # Σ a (y − μ)²/V(μ)
+    saturated: Callable[[Array, Array], float] = _zero  # Σ a ℓ of the model that fits every record
+    constant: Callable[[Array, Array], float] = _zero  # terms of the log-likelihood besides the loss
+    null_sums: Callable[[Array, Array, Array], Array]  # for the model with a constant alone
+    null_loss: Callable[[Array, float], float]  # its loss, from these sums and the sum of the weights
+    null_curvature: Callable[[Array, float], float] | None = None  # its ℓ''; None if no loss falls for ever
+    expected: Callable[[Array, Array], Array] | None = None  # E ℓ'' of each record, if it differs from ℓ''
 
     def out_of_range(self, smallest: float) -> str | None:
         """Return what a target must be, if it must not reach down to `smallest`; None if it may."""
@@ -64,21 +86,64 @@ class TargetFamily:
         return found
 
 
+def _entropy(shares: Array) -> float:
+    """Return −Σ n_k log(n_k / n) of weights n_k of classes."""
+    return float(-xlogy(shares, shares / shares.sum()).sum())
+
+
+def _logistic_null_loss(sums: Array, weight: float) -> float:
+    """Return the null model's loss; NaN if records have offsets, as it then has no closed form."""
+    return float("nan") if sums[1] else _entropy(np.array([sums[0], weight - sums[0]]))
+
+
+def _poisson_null_loss(sums: Array, weight: float) -> float:
+    """Return Σ a (exp(α + o) − y (α + o)) at the best α, from Σ a y, Σ a exp(o) and Σ a y o."""
+    counts, exposure, product = sums
+    return float(counts - xlogy(counts, counts / exposure) - product)
+
+
+def _gamma_null_loss(sums: Array, weight: float) -> float:
+    """Return Σ a (y exp(−α − o) + α + o) at the best α, from Σ a y exp(−o) and Σ a o."""
+    return float(weight + weight * np.log(sums[0] / weight) + sums[1])
+
+
+def _binary_curvature(sums: Array, weight: float) -> float:
+    share = float(sums[0]) / weight
+    return share * (1.0 - share)
+
+
 FAMILIES: dict[Kind, TargetFamily] = {
     "ridge": TargetFamily(
-        kind="ridge", problem=Ridge, mean=lambda z: z, target="numbers", loss="half the squared error"
+        kind="ridge",
+        name="Gaussian",
+        problem=Ridge,
+        mean=lambda z: z,
+        target="numbers",
+        loss="half the squared error",
+        dispersion=True,
+        pearson=lambda z, y, a: float(a @ (y - z) ** 2),
+        constant=lambda y, a: float(np.log(a[a > 0]).sum()),
+        null_sums=lambda y, o, a: np.array([a @ (y - o), a @ (y - o) ** 2]),
+        null_loss=lambda sums, weight: 0.5 * float(sums[1] - sums[0] ** 2 / weight),
     ),
     "logistic": TargetFamily(
         kind="logistic",
+        name="Binomial",
         problem=Logistic,
         mean=expit,
         classes=True,
         target="classes",
         loss="negative log-likelihood",
         effect="log odds",
+        ratio="odds ratio",
+        pearson=lambda z, y, a: float(a @ np.exp(np.minimum(-y * z, HIGHEST))),
+        null_sums=lambda y, o, a: np.array([a[y > 0].sum(), np.count_nonzero(o)]),
+        null_loss=_logistic_null_loss,
+        null_curvature=_binary_curvature,
     ),
     "poisson": TargetFamily(
         kind="poisson",
+        name="Poisson",
         problem=Poisson,
         mean=np.exp,
         log_link=True,
@@ -87,9 +152,17 @@ FAMILIES: dict[Kind, TargetFamily] = {
         target="counts",
         loss="negative log-likelihood without its constant",
         effect="logarithm of the rate",
+        ratio="rate ratio",
+        pearson=lambda z, y, a: float(a @ ((y - np.exp(z)) ** 2 * np.exp(-z))),
+        saturated=lambda y, a: float(a @ (y - xlogy(y, y))),
+        constant=lambda y, a: float(-(a @ gammaln(y + 1.0))),
+        null_sums=lambda y, o, a: np.array([a @ y, a @ np.exp(o), a @ (y * o)]),
+        null_loss=_poisson_null_loss,
+        null_curvature=lambda sums, weight: float(sums[0]) / weight,
     ),
     "gamma": TargetFamily(
         kind="gamma",
+        name="Gamma",
         problem=Gamma,
         mean=np.exp,
         log_link=True,
@@ -98,5 +171,32 @@ FAMILIES: dict[Kind, TargetFamily] = {
         target="positive amounts",
         loss="negative log-likelihood without its constant",
         effect="logarithm of the mean",
+        ratio="ratio of means",
+        dispersion=True,
+        pearson=lambda z, y, a: float(a @ (y * np.exp(-z) - 1.0) ** 2),
+        saturated=lambda y, a: float(a @ (1.0 + np.log(y))),
+        constant=lambda y, a: float(a @ np.log(y)),
+        null_sums=lambda y, o, a: np.array([a @ (y * np.exp(-o)), a @ o]),
+        null_loss=_gamma_null_loss,
+        expected=lambda z, y: np.ones_like(z),
     ),
 }
+MULTINOMIAL = replace(
+    FAMILIES["logistic"],
+    name="Multinomial",
+    problem=Multinomial,
+    pearson=lambda z, y, a: float("nan"),
+    null_sums=lambda y, o, a: np.bincount(y.astype(np.int64), weights=a).astype(np.float64),
+    null_loss=lambda sums, weight: _entropy(sums),
+    null_curvature=lambda sums, weight: _binary_curvature(np.array([sums.min()]), weight),
+)
+
+
+def family_of(kind: str) -> TargetFamily:
+    """Return the family of a problem's kind, "multinomial" included; raise if it is not a regression."""
+    found: dict[str, TargetFamily] = {**{one.kind: one for one in FAMILIES.values()}, "multinomial": MULTINOMIAL}
+    if kind not in found:
+        raise InvalidInput(
+            f"there are standard errors for {', '.join(found)} regression, not for {kind!r} problems"
+        )
+    return found[kind]

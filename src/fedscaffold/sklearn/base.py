@@ -4,9 +4,9 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -14,33 +14,25 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from fedscaffold.core.checks import choice, whole_number
+from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import DataWarning, InvalidInput
 from fedscaffold.core.machine import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
-from fedscaffold.inference import Summary, summarise_sums
-from fedscaffold.inference.closing import Covariance, check_dispersion
+from fedscaffold.inference import Coordinates, Summary, summarise_sums
+from fedscaffold.inference.closing import Covariance
 from fedscaffold.inference.sums import MOST_COEFFICIENTS
-from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, TrainingSettings, parse_tolerance, train
-from fedscaffold.models.fit import EXCHANGE_SECONDS, LocalSums
+from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, parse_tolerance, train
+from fedscaffold.models.fit import UNCOVERED, FitSettings, LocalSums
 from fedscaffold.models.private import run_privately
 from fedscaffold.privacy.plan import PrivatePlan, public_plan
-from fedscaffold.privacy.settings import PrivacySettings
-from fedscaffold.sklearn.tables import (
-    ClientTables,
-    Scale,
-    check_budget,
-    dense,
-    federated_scale,
-    public_scale,
-    rows_of_clients,
-)
+from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.sklearn.tables import ClientTables, Scale, federated_scale, public_scale, rows_of_clients
 
 FLOATS = (np.float64, np.float32)
 ROUNDING = 1e-6  # relative distance that is not warned of: standard errors are 0 if rows are fitted perfectly
 WITHOUT_ERRORS = 1e-4  # relative tolerance in place of one in standard errors, which need Hessians
-UNCOVERED = "standard errors need sums over the rows, which the privacy budget does not cover"
+WITHOUT = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")  # at their defaults under a budget
 TOO_MANY = f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients"
 
 
@@ -139,10 +131,19 @@ class Federated(BaseEstimator):
     def _check_settings(self, **beside: Any) -> None:
         """Raise if parameters are wrong, or cannot be combined with a privacy budget, as `beside` cannot."""
         whole_number("min_rows", self.min_rows, least=1)
-        choice("trainer", self.trainer, get_args(Trainer))
-        parse_tolerance(self.tolerance)
-        check_dispersion(self.dispersion)
-        check_budget(self, beside)
+        FitSettings(trainer=self.trainer, tolerance=self.tolerance, dispersion=self.dispersion)
+        if self.epsilon is None:
+            for name in ("delta", "clip", "bounds", "target_bounds"):
+                if getattr(self, name) is not None:
+                    raise InvalidInput(f"{name} requires epsilon=...")
+            return
+        usual = {name: type(self).__dataclass_fields__[name].default for name in WITHOUT}
+        given = {name: getattr(self, name) for name in WITHOUT}
+        refuse_beside_epsilon({**given, **beside}, {**usual, **dict.fromkeys(beside)})
+        for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
+            if getattr(self, name) is None:
+                raise InvalidInput(f"epsilon requires {name}=..., the public {what}")
+        PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip)
 
     def _tables(self, X: Any, clients: Any, weight: Array | None) -> ClientTables:
         """Return the rows of each client, dense; set clients_. `weight` is from `_weights`."""
@@ -155,7 +156,8 @@ class Federated(BaseEstimator):
             self.clients_, rows = np.array([0]), [np.arange(n)]
         else:
             self.clients_, rows = rows_of_clients(clients, n, self.min_rows)
-        features = [dense(X[own]) for own in rows]
+        parts = (X[own] for own in rows)
+        features = [np.asarray(x.toarray() if sparse.issparse(x) else x, dtype=np.float64) for x in parts]
         scale = Scale(np.zeros(d), np.ones(d))
         if self.epsilon is not None:
             scale = public_scale("bounds", self.bounds, d, centred=self.fit_intercept)
@@ -204,19 +206,21 @@ class Federated(BaseEstimator):
                 )  # fmt: skip
                 return Fitted(run_privately(problem, plan, self.verbose or False), None, plan, UNCOVERED)
             sums = LocalSums(problem, names=names, n_intercepts=n_intercepts)
-            settings = TrainingSettings(trainer=self.trainer, tolerance=self.tolerance)
-            if not sums.hessians:  # costs decide how many local steps pay
-                settings = replace(
-                    settings, tolerance=WITHOUT_ERRORS if settings.se_tolerance else self.tolerance,
-                    exchange_seconds=sums.step_seconds + EXCHANGE_SECONDS, step_seconds=sums.step_seconds,
-                )  # fmt: skip
-            found = train(sums, settings, start=None if start is None else start.ravel(), look=self._show)
+            in_errors = parse_tolerance(self.tolerance)[0] == "se"
+            found = train(
+                sums, trainer=self.trainer, start=None if start is None else start.ravel(), look=self._show,
+                tolerance=WITHOUT_ERRORS if in_errors and not sums.hessians else self.tolerance,
+            )  # fmt: skip
         except InvalidInput as error:
             raise InvalidInput(re.sub(r"\bl2\b(=\.\.\.)?", self._penalty, str(error))) from None
         self._warn_if_far(found)
         if found.certificate.sums is None:
             return Fitted(found.theta, found, None, TOO_MANY)
-        coordinates = tables.scale.coordinates(names, n_intercepts=n_intercepts, shift=shift, classes=classes)
+        ends = np.zeros(n_intercepts)
+        coordinates = Coordinates.of_features(
+            names, n_intercepts=n_intercepts, classes=classes, target_shift=shift,
+            shift=np.append(tables.scale.mean, ends), scale=np.append(tables.scale.spread, 1.0 + ends),
+        )  # fmt: skip
         penalty = sums.penalty(found.certificate.sums)
         report = partial(summarise_sums, found.certificate.sums, penalty, coordinates, feature_names=names)
         return Fitted(found.theta, found, None, report)

@@ -18,7 +18,6 @@ from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
-from fedscaffold.inference import ClosingSums
 from fedscaffold.inference.sums import MOST_COEFFICIENTS
 from fedscaffold.problems import Logistic, Multinomial, Ridge
 from fedscaffold.problems.families import FAMILIES, TargetFamily
@@ -95,21 +94,13 @@ class FederatedRidge(RegressorMixin, Federated):
                 Ridge, tables, targets[:, c], l2=alpha / n, target=public, shift=float(scale.mean[c]),
                 start=None if starts is None else starts[c],
             )  # fmt: skip
-            fitted.append(self._constrained(found, alpha) if self.positive else found)
+            fitted.append(_nonnegative(found, alpha, self.n_features_in_) if self.positive else found)
         self._keep(fitted)
         coef, intercept = tables.scale.to_rows(np.stack([each.theta for each in fitted]) * scale.spread[:, None])
         coef, intercept = coef.astype(tables.dtype), (intercept + scale.mean).astype(tables.dtype)
         self.coef_ = coef[0] if k == 1 else coef
         self.intercept_ = intercept[0] if np.ndim(y) == 1 else intercept
         return self
-
-    def _constrained(self, fitted: Fitted, alpha: float) -> Fitted:
-        """Return the minimum with slopes of at least 0, for which there are no standard errors."""
-        sums = None if fitted.trained is None else fitted.trained.certificate.sums
-        if sums is None:
-            raise InvalidInput(f"positive=True supports at most {MOST_COEFFICIENTS:,} coefficients")
-        theta = _nonnegative_minimiser(sums, alpha, self.n_features_in_)
-        return fitted._replace(theta=theta, report=HELD_AT_ZERO)
 
     def predict(self, X: Any) -> Array:
         """Return predicted targets Xw + b, (rows,), or (rows, targets) for several."""
@@ -121,12 +112,15 @@ class FederatedRidge(RegressorMixin, Federated):
         return tags
 
 
-def _nonnegative_minimiser(sums: ClosingSums, alpha: float, n_slopes: int) -> Array:
-    """Return the θ with the least penalised squares whose first `n_slopes` coefficients are not negative, (dim,).
+def _nonnegative(fitted: Fitted, alpha: float, n_slopes: int) -> Fitted:
+    """Return the fit with the least penalised squares whose first `n_slopes` coefficients are not negative.
 
     With A the penalised Hessian and g the gradient at θ̂, the loss is ½ θᵀAθ − rᵀθ up to a constant, r = Aθ̂ − g,
     which Lawson and Hanson's active sets minimise exactly. An intercept stays, since columns are centred.
     """
+    sums = None if fitted.trained is None else fitted.trained.certificate.sums
+    if sums is None:
+        raise InvalidInput(f"positive=True supports at most {MOST_COEFFICIENTS:,} coefficients")
     slopes = slice(0, n_slopes)
     A = sums.hessian[slopes, slopes] + alpha * np.eye(n_slopes)
     r = A @ sums.theta[slopes] - (sums.gradient[slopes] + alpha * sums.theta[slopes])
@@ -137,7 +131,7 @@ def _nonnegative_minimiser(sums: ClosingSums, alpha: float, n_slopes: int) -> Ar
     above = found > 0.0
     if above.any():  # the same set, solved without the rounding of the steps that led to it
         found[above] = np.maximum(np.linalg.solve(A[np.ix_(above, above)], r[above]), 0.0)
-    return np.concatenate([found * scale, sums.theta[n_slopes:]])
+    return fitted._replace(theta=np.concatenate([found * scale, sums.theta[n_slopes:]]), report=HELD_AT_ZERO)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

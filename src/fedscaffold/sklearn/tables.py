@@ -4,23 +4,17 @@ Means and variances come from what clients would send: counts, sums and sums of 
 privacy budget public bounds take their place, and noisy steps alone read the rows.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.utils.validation import check_array, check_consistent_length
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
-from fedscaffold.inference import Coordinates
-from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
-
-WITHOUT = ("standardize", "trainer", "tolerance", "dispersion", "warm_start")  # stay at their defaults
 
 
 class Scale(NamedTuple):
@@ -44,16 +38,6 @@ class Scale(NamedTuple):
         slopes = coef * self.spread
         return np.column_stack([slopes, intercept + coef @ self.mean]) if with_intercept else slopes
 
-    def coordinates(
-        self, names: tuple[str, ...], *, n_intercepts: int, shift: float, classes: Sequence[Any] | None
-    ) -> Coordinates:
-        """Return coordinates in the rows' units, intercepts shifted; of several classes each against the first."""
-        ends = np.zeros(n_intercepts)
-        return Coordinates.of_features(
-            names, n_intercepts=n_intercepts, classes=classes, shift=np.append(self.mean, ends),
-            scale=np.append(self.spread, 1.0 + ends), target_shift=shift,
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientTables:
@@ -68,11 +52,6 @@ class ClientTables:
     def split(self, values: Array) -> list[Array]:
         """Return values of all rows as one array per client."""
         return [values[own] for own in self.rows]
-
-
-def dense(X: Any) -> Array:
-    """Return rows as an array, whether they were sparse or not."""
-    return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
 
 
 def federated_scale(tables: list[Array], weights: list[Array] | None = None) -> Scale:
@@ -117,22 +96,6 @@ def rows_of_clients(clients: Any, n_rows: int, min_rows: int) -> tuple[NDArray[A
         few = f"client {names[small[0]]!s} has only {rows} row{'s' * (rows > 1)}{others}"
         raise InvalidInput(f"{few}; leave out the rows of such clients, or accept them with min_rows={rows}")
     return names, np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
-
-
-def check_budget(model: Any, beside: dict[str, Any]) -> None:
-    """Raise if an estimator's budget is wrong, incomplete, or `beside` it is an option that is not None."""
-    if model.epsilon is None:
-        for name in ("delta", "clip", "bounds", "target_bounds"):
-            if getattr(model, name) is not None:
-                raise InvalidInput(f"{name} requires epsilon=...")
-        return
-    usual = {name: type(model).__dataclass_fields__[name].default for name in WITHOUT}
-    given = {name: getattr(model, name) for name in WITHOUT}
-    refuse_beside_epsilon({**given, **beside}, {**usual, **dict.fromkeys(beside)})
-    for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
-        if getattr(model, name) is None:
-            raise InvalidInput(f"epsilon requires {name}=..., the public {what}")
-    PrivacySettings(epsilon=model.epsilon, delta=model.delta, clip=model.clip)
 
 
 def public_target(kind: Kind, bounds: Any) -> PublicTarget:

@@ -20,12 +20,11 @@ from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess, SiteProblems
-from fedscaffold.models.private import PrivateFit
 from fedscaffold.privacy.budget import PrivacyBudget
 from fedscaffold.privacy.grid import CLIP, clipped_sum
 from fedscaffold.privacy.plan import plan_budget
 from tests.models.test_private_families import patients
-from tests.models.test_private_fit import visits
+from tests.models.test_private_fit import WRITTEN, visits
 
 COLUMNS: dict[str, Any] = {
     "sex": {"levels": ["f", "m"]},
@@ -69,11 +68,11 @@ def result() -> Any:
 
 
 def test_only_noisy_sums_leave_a_site(result: Any) -> None:
-    assert isinstance(result, PrivateFit)
+    assert result.privacy is not None
     for log in result.log.values():
         phases = [entry["phase"] for entry in log]
         assert set(phases) == {"plan", "roster", "noisy", "result"}
-        assert phases.count("noisy") == result.plan.rounds
+        assert phases.count("noisy") == result.privacy.rounds
         assert {entry["numbers"] for entry in log if entry["phase"] == "noisy"} == {3}
     assert result.certified_error == {"standard_errors": None, "relative": None}
     assert not result.reached
@@ -90,7 +89,7 @@ def test_a_plan_with_a_budget_has_one_phase() -> None:
 
 def test_files_of_a_study(result: Any, tmp_path: Path) -> None:
     result.save(tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.json", "results.json", "summary.txt"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == WRITTEN
     assert json.loads((tmp_path / "results.json").read_text())["privacy"]["epsilon"] == 3.0
     assert "Taken as public" in (tmp_path / "summary.txt").read_text()
 
@@ -135,14 +134,14 @@ def test_what_an_open_study_receives_are_whole_numbers_with_noise() -> None:
     for message in found.received[:3]:
         sent = decode(message.words, blocks_of(plan, "noisy"))["change"]
         rows = SiteRows(tables()[message.site], plan, b"").problem
-        noise.append(sent - clipped_sum(rows, theta, np.arange(SIZES[message.site]), found.plan.clip))
+        noise.append(sent - clipped_sum(rows, theta, np.arange(SIZES[message.site]), found.privacy.clip))
     assert (np.array(noise) == np.rint(noise)).all()
-    assert 0.3 < np.std(noise) / found.plan.noise < 2.5
+    assert 0.3 < np.std(noise) / found.privacy.noise < 2.5
 
 
 def test_noise_is_each_sites_own_and_cannot_be_repeated(result: Any) -> None:
     again: Any = study().run(tables())
-    assert again.plan == result.plan
+    assert again.privacy == result.privacy
     assert not np.allclose(again.theta, result.theta, rtol=1e-6)
 
 
@@ -178,7 +177,7 @@ def test_the_last_question_again_brings_the_same_bytes_and_costs_nothing(tmp_pat
             return first
 
     found: Any = conduct(study().plan_for(tables()), Twice(members(tmp_path)))
-    assert sum(part["steps"] for part in spent(tmp_path, "graz")) == found.plan.rounds
+    assert sum(part["steps"] for part in spent(tmp_path, "graz")) == found.privacy.rounds
 
 
 class Stops(InProcess):
@@ -200,7 +199,7 @@ def test_a_study_that_was_stopped_goes_on_and_spends_nothing_twice(tmp_path: Pat
         conduct(plan, Stops(sites), folder=own)
     assert len(spent(tmp_path, "kiel")) == 6  # after plan and roster
     found: Any = conduct(plan, InProcess(sites), folder=own)
-    assert {len(spent(tmp_path, site)) for site in SIZES} == {found.plan.rounds}
+    assert {len(spent(tmp_path, site)) for site in SIZES} == {found.privacy.rounds}
 
 
 def test_a_crash_after_paying_costs_a_release_that_plans_have_to_spare(
@@ -221,8 +220,8 @@ def test_a_crash_after_paying_costs_a_release_that_plans_have_to_spare(
     with pytest.raises(KeyboardInterrupt):
         conduct(plan, InProcess(sites), folder=own)
     found: Any = conduct(plan, InProcess(sites), folder=own)
-    assert len(spent(tmp_path, "graz")) == found.plan.releases
-    assert len(spent(tmp_path, "bonn")) == found.plan.rounds
+    assert len(spent(tmp_path, "graz")) == found.privacy.releases
+    assert len(spent(tmp_path, "bonn")) == found.privacy.rounds
 
 
 def test_budgets_are_for_all_studies_together(tmp_path: Path) -> None:

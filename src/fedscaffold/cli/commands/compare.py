@@ -12,11 +12,11 @@ from fedscaffold.benchmarking.comparison import FILES, Candidate
 from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
+from fedscaffold.cli.prepare import prepare_problem
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.models.prepare import prepare_problem
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.problems.paper import L2
 

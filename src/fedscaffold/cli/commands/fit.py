@@ -1,8 +1,9 @@
 """`fedscaffold fit`: a table with a client column becomes a model with standard errors, and a page about it."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,19 +14,21 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import csv_format, print_table
 from fedscaffold.core.display import progress_bar
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import write_text
+from fedscaffold.core.files import check_writable, folder_at
 from fedscaffold.core.machine import in_file
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.files import existing_file, is_parquet, read_table
+from fedscaffold.data.on_disk import CacheMismatch, remove_cache
+from fedscaffold.data.open import default_max_bytes_in_memory
 from fedscaffold.data.public import Bounds
-from fedscaffold.data.tables import pick_all
-from fedscaffold.models import folder
-from fedscaffold.models.fit import MODEL, TOLERANCE, Fit, fit
+from fedscaffold.inference.training import TOLERANCE
+from fedscaffold.models.fit import FILES, MODEL, Fit, fit
 from fedscaffold.models.from_data import DROPPED
-from fedscaffold.models.metrics import model_metrics
+from fedscaffold.models.metrics import score_table
 from fedscaffold.models.private import private_fit
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 
-PRIVACY = "privacy.txt"
+CACHE = "cache"  # a folder for the encoded rows of tables that do not fit in memory
 PRIVATE = {
     "data", "target", "client", "out", "kind", "l2", "categorical", "step_size", "rounds",
     "epsilon", "delta", "clip", "bounds", "overwrite", "delimiter", "decimal", "encoding", "settings",
@@ -39,7 +42,7 @@ EXAMPLES = (
     "--set takes every other parameter of fedscaffold.fit: columns (categorical, reference, dates, exposure, "
     "offset, weight), limits (min_rows, max_categories), CSV files (delimiter, decimal, encoding), the training "
     "(max_exchanges, client_intercepts, dispersion, engine), the privacy budget (delta, clip, step_size, "
-    "local_steps, rounds).\n\n"
+    "rounds).\n\n"
     "The folder gets model.json, summary.txt, coefficients, results.json, report.html, and the sums from which "
     "fedscaffold.models.load computes other standard errors."
 )
@@ -71,17 +74,29 @@ def command(
     of --out unless --set cache_dir=FOLDER is given.
 
     With --epsilon the model protects every row: gradients are clipped and get noise, columns are coded by
-    --bounds, and nothing else is computed from the rows. The folder then gets model.json and privacy.txt.
+    --bounds, and nothing else is computed from the rows. summary.txt then says what the budget protects.
     """
     with refusals(interrupted="nothing was written"):
         for name in table.settings:
             if name in DROPPED:
                 raise InvalidInput(f"fit has no {name}: {DROPPED[name]}")
         if epsilon is not None:
-            given = tables.given_options(context) | set(table.settings)
-            refuse_beside_epsilon(dict.fromkeys(name for name in sorted(given - PRIVATE)), {})
+            asked = tables.given_options(context) | set(table.settings)
+            refuse_beside_epsilon(dict.fromkeys(name for name in sorted(asked - PRIVATE)), {})
             planned = {name: table.settings.get(name) for name in tables.BUDGET_SETTINGS}
-            _fit_privately(data, table, out, PrivacySettings(epsilon=epsilon, **planned), bounds, overwrite)
+            budget = PrivacySettings(epsilon=epsilon, **planned)
+            given = {name: value for name, value in table.table.items() if name in ("kind", "categorical")}
+            file = None if bounds is None else Bounds.load(bounds)
+            known = Bounds.parse(file, target=table.target, **given)
+            with output_folder(out, overwrite=overwrite):
+                found = private_fit(
+                    data, client=table.client, settings=budget, bounds=known, l2=table.table.get("l2", "auto"),
+                    text=csv_format(table.settings),
+                )  # fmt: skip
+                found.save(out)
+            values = ((name, f"{value:.4g}") for name, value in found.model.named_coefficients)
+            print_table(f"A private model of {table.target}", values, header=("column", "coefficient"))
+            typer.echo(f"{found.explain()}\nThe model and this text are in {out}")
             return
         for name in (*tables.BUDGET_SETTINGS, "bounds"):
             if name in table.settings or (name == "bounds" and bounds is not None):
@@ -93,16 +108,14 @@ def command(
             if settings.client_intercepts:
                 raise InvalidInput("test=... does not support client_intercepts, which the model does not hold")
             is_parquet(existing_file(test))
-        with folder.output_folder(out, overwrite=overwrite):
+        with output_folder(out, overwrite=overwrite):
             with progress_bar("Reading the table", None):
-                problem = folder.open_with_cache(
-                    partial(table.open, data), out, cache_dir=table.cache_dir, overwrite=overwrite
-                )
+                problem = open_with_cache(data, table, out, overwrite=overwrite)
             typer.echo(f"Model: {tables.describe_kind(problem, table.table.get('kind'))}")
             if in_file(problem.x):
                 typer.echo(
                     f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from "
-                    f"{table.cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer "
+                    f"{table.cache_dir or out / CACHE}; that folder may be removed when it is no longer "
                     "needed."
                 )
             with progress_bar("Training", None):
@@ -119,34 +132,52 @@ def command(
 def _scores(found: Fit, test: Path, table: tables.TableFlags) -> dict[str, float]:
     """Return metrics of the model on the rows of another file."""
     try:
-        return model_metrics(found.model, read_table(test, csv_format(table.settings)))
+        metrics = score_table(found.model, read_table(test, csv_format(table.settings))).metrics
+        if metrics is None:
+            raise InvalidInput(f"the table has no column {found.model.encoding.target!r}, the target")
+        return metrics
     except InvalidInput as error:
         raise InvalidInput(f"{test}: {error}") from None
 
 
-def _fit_privately(
-    data: Path,
-    table: tables.TableFlags,
-    out: Path,
-    settings: PrivacySettings,
-    bounds: Path | None,
-    overwrite: bool,
-) -> None:
-    """Fit under a privacy budget; model.json and privacy.txt are all that is written."""
-    given, file = table.table, None if bounds is None else Bounds.load(bounds)
-    known = Bounds.parse(
-        file, target=table.target, kind=given.get("kind"), categorical=given.get("categorical", ())
-    )
-    with folder.output_folder(out, overwrite=overwrite):
-        rows = read_table(data, csv_format(table.settings))
-        pick_all(rows.column_names, [table.client, *known.columns])
-        l2 = given.get("l2", "auto")
-        found = private_fit(rows, bounds=known, client=table.client, settings=settings, l2=l2)
-        write_text(out / PRIVACY, found.explain() + "\n")
-        found.model.save(out / MODEL)
-    values = ((name, f"{value:.4g}") for name, value in found.model.named_coefficients)
-    print_table(f"A private model of {table.target}", values, header=("column", "coefficient"))
-    typer.echo(f"{found.explain()}\nThe model and this text are in {out}")
+def open_with_cache(data: Path, table: tables.TableFlags, out: Path, *, overwrite: bool) -> EncodedProblem:
+    """Return the problem of a table for a fit in the folder `out`.
+
+    Encoded rows go to the folder of --set cache_dir=... Without it, and if they would take more than a quarter of
+    the memory, they go to a folder of `out`; rows of another table there are replaced with `overwrite`.
+    """
+    if table.cache_dir is not None:
+        return table.open(data, cache_dir=table.cache_dir)
+    in_memory = default_max_bytes_in_memory()
+    try:
+        return table.open(data, cache_dir=out / CACHE, max_bytes_in_memory=in_memory)
+    except CacheMismatch:
+        if not overwrite:
+            raise
+        remove_cache(out / CACHE)
+        return table.open(data, cache_dir=out / CACHE, max_bytes_in_memory=in_memory)
+
+
+@contextmanager
+def output_folder(out: Path, *, overwrite: bool) -> Iterator[None]:
+    """Make a folder for a fit if it is missing; raise before any work if it holds a fit or cannot be written.
+
+    Folders that were made here and are still empty when the block ends, as after an error, are removed.
+    """
+    if not overwrite and (out / MODEL).exists():
+        raise InvalidInput(
+            f"{out} holds a model already; choose another folder, or replace it with overwrite=True"
+        )
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    folder_at(out)
+    try:
+        for name in FILES:
+            check_writable(out / name)
+        yield
+    finally:
+        for folder in made:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _print(found: Fit) -> None:

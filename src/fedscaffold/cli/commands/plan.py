@@ -8,11 +8,11 @@ import typer
 from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
+from fedscaffold.cli.prepare import prepare_problem
 from fedscaffold.core import display
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput, OutOfReach
-from fedscaffold.models.fit import TOLERANCE
-from fedscaffold.models.prepare import prepare_problem
+from fedscaffold.inference.training import TOLERANCE
 from fedscaffold.planning import Plan, Plans, plan
 from fedscaffold.planning.batches import (
     MAX_ROUNDS,

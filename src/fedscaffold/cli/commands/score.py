@@ -9,9 +9,9 @@ from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.cli.options import check_file, print_table
-from fedscaffold.data.files import read_table
+from fedscaffold.data.files import read_table, write_table
 from fedscaffold.models import Model
-from fedscaffold.models.metrics import score_table, write_predictions
+from fedscaffold.models.metrics import score_table
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -50,7 +50,7 @@ def command(
         treatment: Any = unknown
         scored = score_table(loaded, read_table(data, text), unknown=treatment)
         if out is not None:
-            write_predictions(scored.predictions, out)
+            write_table(scored.predictions, out)
     target, predictions = loaded.encoding.target, scored.predictions
     if out is None:
         names = predictions.column_names[:5]

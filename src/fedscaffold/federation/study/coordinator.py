@@ -30,6 +30,7 @@ from fedscaffold.federation.study.transport import Journal, SiteProblems
 from fedscaffold.inference import ClosingSums
 from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_mask
 from fedscaffold.models.coding import Coding
+from fedscaffold.models.fit import NUMBERS_PER_SECOND
 
 
 class Received(NamedTuple):
@@ -217,12 +218,12 @@ class Totals:
         self.coding: Coding = coordinator.plan.coding()
         encoding = self.coding.encoding
         self.dim, self.names = self.coding.dim, encoding.names
+        self.client_intercepts = self.coding.client_intercepts
+        self.hessians = coordinator.plan.hessians and self.dim <= MOST_COEFFICIENTS
+        self.exchange_seconds = coordinator.journal.last_seconds
+        sites = len(coordinator.plan.sites)
+        self.step_seconds = (coordinator.plan.rows or 1000 * sites) / sites * self.dim / NUMBERS_PER_SECOND
         self.slopes: NDArray[np.bool_] = slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
-
-    @property
-    def hessians(self) -> bool:
-        """Whether sites add up Hessians."""
-        return self.coordinator.plan.hessians and self.dim <= MOST_COEFFICIENTS
 
     @property
     def smoothness(self) -> float:

@@ -448,7 +448,7 @@ class StudyPlan(StudySettings):
         )  # fmt: skip
         return Coding(
             encoding=encoding, l2=1.0 / (self.rows or 1) if self.l2 == "auto" else self.l2, target_shift=shift,
-            target_scale=scale, evaluate=self.evaluate, client_intercepts=self.client_intercepts,
+            target_scale=scale, client_intercepts=self.client_intercepts,
             limit=SPREAD / 2.0 if private else None, target_limits=goal.range if private else None,
         )  # fmt: skip
 

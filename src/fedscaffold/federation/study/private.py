@@ -16,7 +16,8 @@ from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.rows import LARGEST, SiteRows
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.inference.sums import slope_mask
-from fedscaffold.models.private import PrivateFit, centred, private_model
+from fedscaffold.models.fit import Fit
+from fedscaffold.models.private import centred, trained_privately
 from fedscaffold.privacy.budget import PrivacyBudget
 from fedscaffold.privacy.grid import clipped, clipped_sum, discrete_gaussian
 from fedscaffold.privacy.plan import MOST_ROUNDS, PrivatePlan, plan_budget
@@ -90,7 +91,7 @@ def noisy_gradient(rows: SiteRows, theta: Array) -> IntArray:
 # at the coordinator
 
 
-def trained_within_budget(coordinator: Coordinator, board: StatusBoard) -> PrivateFit:
+def trained_within_budget(coordinator: Coordinator, board: StatusBoard) -> Fit:
     """Return the model after the steps that the budget is for; see `private_plan`."""
     plan = coordinator.plan
     found, coding = private_plan(plan), plan.coding()
@@ -104,14 +105,14 @@ def trained_within_budget(coordinator: Coordinator, board: StatusBoard) -> Priva
         theta, velocity = found.step(theta, velocity, total, np.where(slopes, coding.l2, 0.0))
         theta = np.clip(theta, -LARGEST, LARGEST)
     theta = centred(theta, encoding.n_vectors)
-    return PrivateFit(
-        model=private_model(
-            encoding, theta, found, target_shift=coding.target_shift, target_scale=coding.target_scale
-        ),
-        theta=theta,
-        plan=found,
+    return Fit(
+        coding=coding,
+        trained=trained_privately(theta, encoding.n_vectors, int(encoding.intercept), found),
         sites=plan.sites,
+        n_rows=plan.rows or 0,
         name=plan.name,
-        in_parts=plan.protect == "sites" and plan.sums == "secure",
+        settings=plan,
         received=tuple(coordinator.received),
+        privacy=found,
+        in_parts=plan.protect == "sites" and plan.sums == "secure",
     )

@@ -21,12 +21,12 @@ from fedscaffold.federation.study.numbers import WordBlock, counts, wide
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.rows import LARGEST, SiteRows
 from fedscaffold.inference import ClosingSums, client_sums
-from fedscaffold.inference.families import family_of
 from fedscaffold.inference.sums import client_intercept
 from fedscaffold.methods import Scaffold
 from fedscaffold.methods.base import ControlVariates
 from fedscaffold.models.coding import Coding
 from fedscaffold.problems.base import OFFSET, expit, log_softmax, plain_columns
+from fedscaffold.problems.families import family_of
 
 JUDGED = "judged "  # prefix of a phase on the rows that are not left out
 CELLS = (64, 1024, 16384)  # of the tables in which levels are gathered; the next size if one overflows
@@ -367,35 +367,12 @@ def _closing_blocks(coding: Coding, *, scores: bool) -> list[WordBlock]:
 
 
 def _closing_numbers(sums: ClosingSums) -> dict[str, Any]:
-    upper = np.triu_indices(sums.dim)
-    found: dict[str, Any] = {
-        "rows": sums.rows,
-        "loss": sums.loss,
-        **{name: getattr(sums, name) for name in _FIXED},
-    }
-    found |= {name: getattr(sums, name) for name in ("null", "gradient", "squares", "varying")}
-    for name in ("hessian", "information", "score_products", "cluster_products"):
-        if getattr(sums, name) is not None:
-            found[name] = getattr(sums, name)[upper]
-    return {name: np.nan_to_num(value) if name == "pearson" else value for name, value in found.items()}
+    return {name: np.nan_to_num(block) if name == "pearson" else block for name, block in sums.blocks().items()}
 
 
 def closing_sums_of(total: Mapping[str, Array], coding: Coding, theta: Array) -> ClosingSums:
     """Return the closing sums over all sites, from the totals of a question at θ."""
-    dim = theta.size
-    found: dict[str, Any] = {name: float(total[name][0]) for name in ("loss", *_FIXED)}
-    found |= {name: total[name] for name in ("null", "gradient", "squares", "varying")}
-    found |= {name: round(float(total[name][0])) for name in ("rows", "clients", "intercepts")}
-    kind = problem_class(coding.encoding).kind
-    if kind == "multinomial":
-        found["pearson"] = float("nan")
-    for name in ("hessian", "information", "score_products", "cluster_products"):
-        matrix = np.zeros((dim, dim))
-        if name in total:
-            matrix[np.triu_indices(dim)] = total[name]
-            matrix += np.triu(matrix, 1).T
-        found[name] = None if name == "information" and name not in total else matrix
-    return ClosingSums(kind=kind, theta=theta, **found)
+    return ClosingSums.of_blocks(problem_class(coding.encoding).kind, theta, total)
 
 
 # levels as tables of sums

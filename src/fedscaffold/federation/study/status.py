@@ -13,7 +13,7 @@ from fedscaffold.core.files import exclusive, is_locked, read_text, write_text
 from fedscaffold.core.provenance import now
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.transport import private_folder
-from fedscaffold.inference.training import ErrorPoint, TrainingSettings
+from fedscaffold.inference.training import ErrorPoint, aim
 
 STATUS, LOCK = "status.json", "lock"
 LOCK_WAIT = 30.0  # seconds to wait for a coordinator that was killed, whose processes have yet to end
@@ -91,7 +91,7 @@ class StudyStatus(BaseModel):
         """The number that the newest error is compared with, in its unit; None under a privacy budget."""
         if self.tolerance is None:
             return None
-        return TrainingSettings(tolerance=self.tolerance).aim(in_standard_errors=self.in_standard_errors)
+        return aim(self.tolerance, in_standard_errors=self.in_standard_errors)
 
 
 class StatusBoard:

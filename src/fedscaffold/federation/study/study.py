@@ -20,8 +20,8 @@ from fedscaffold.federation.study.questions import BINS
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.transport import InProcess, Journal, SiteProblems, Transport
-from fedscaffold.inference.training import TrainingSettings, train
-from fedscaffold.models.fit import NUMBERS_PER_SECOND, Fit
+from fedscaffold.inference.training import train
+from fedscaffold.models.fit import Fit
 
 StudyResult = Fit  # a fit is a study in one process
 ALL = "all sites"  # name of the evaluation of all sites together
@@ -82,25 +82,17 @@ def _trained(coordinator: Coordinator, board: StatusBoard) -> Fit:
     if plan.epsilon is not None:
         from fedscaffold.federation.study.private import trained_within_budget
 
-        private: Any = trained_within_budget(coordinator, board)  # a `PrivateFit`, which has no certificate
-        return private
+        return trained_within_budget(coordinator, board)
     board.phase("train")
     totals = Totals(coordinator)
-    rows_per_site = (plan.rows or 1000 * len(plan.sites)) / len(plan.sites)
-    settings = TrainingSettings(
-        trainer="newton" if plan.client_intercepts else plan.trainer,
-        tolerance=plan.tolerance,
-        max_exchanges=plan.max_exchanges,
-        exchange_seconds=coordinator.journal.last_seconds,
-        step_seconds=rows_per_site * totals.dim / NUMBERS_PER_SECOND,
-    )
-    trained = train(totals, settings, look=board.error)
+    choices: Any = {name: getattr(plan, name) for name in ("trainer", "tolerance", "max_exchanges")}
+    trained = train(totals, **choices, look=board.error)
     for note in trained.notes:
         board.note(note)
     evaluation: Mapping[str, Evaluation] = {}
     if plan.evaluate:
         board.phase("evaluate")
-        without = train(Totals(coordinator, judged=True), settings, start=trained.theta)
+        without = train(Totals(coordinator, judged=True), **choices, start=trained.theta)
         total = coordinator.ask("evaluate", without.theta)
         evaluation = evaluation_of(total, coordinator.by_site, plan)
     sums = trained.certificate.sums
@@ -175,7 +167,7 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Return the evaluation as JSON-compatible values."""
         values = {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in vars(self).items()}
-        return {**values, "auc": self.auc, "accuracy": self.accuracy}
+        return {**values, "auc": self.auc, "accuracy": self.accuracy, "calibration": self.calibration}
 
 
 def evaluation_of(

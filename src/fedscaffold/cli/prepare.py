@@ -4,6 +4,7 @@ For `fedscaffold plan`, `compare` and `inspect`.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.core.machine import grouped, one_blas_thread, spans
 from fedscaffold.core.types import Array, evenly_spaced_clients
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_length
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_mask
 from fedscaffold.inference.training import RELATIVE_TOLERANCE, parse_tolerance
 from fedscaffold.methods import FedAvg
 from fedscaffold.models.coding import standardize_target
@@ -51,6 +52,10 @@ class PreparedProblem:
         """The distance that a run should reach, relative to the norm of the slopes."""
         return float(np.sqrt(self.target_mse)) / slope_length(self.problem, self.optimum)
 
+    def loss(self, theta: Array) -> float:
+        """Return the loss of a θ in the target's own units."""
+        return float(self.problem.loss(theta)) * self.loss_scale
+
     def relative_distance(self, theta: Array) -> float:
         """Return ‖β − β*‖ / ‖β*‖ of the slopes β of a θ."""
         return slope_length(self.problem, theta - self.optimum) / slope_length(self.problem, self.optimum)
@@ -78,6 +83,15 @@ def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedP
     return PreparedProblem(
         problem=standardized, optimum=optimum, target_mse=(aim * length) ** 2, loss_scale=scale**2
     )
+
+
+def slope_length(problem: Any, theta: Array) -> float:
+    """Return ‖β‖ of the coefficients β of θ, without unpenalised intercepts.
+
+    An intercept follows from how frequent an outcome is; in the norm of θ it would hide errors of slopes.
+    """
+    slopes = slope_mask(problem.vectors, problem.n_features, problem.n_unpenalised)
+    return float(np.linalg.norm(theta[slopes]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,50 +158,15 @@ def class_counts(problem: EncodedProblem) -> NDArray[np.int64] | None:
     return np.array(counts, dtype=np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ClientsReport:
-    """Differences between a table's clients, and the model of FedAvg with the settings that Scaffold would need.
-
-    Attributes
-    ----------
-    prepared
-        The problem and its optimum.
-    plan
-        For Scaffold.
-    class_counts
-        Rows of each class on each client, (clients, classes); None for a numeric target.
-    heterogeneity
-        At the optimum.
-    fedavg
-        θ of FedAvg, (dim,).
-    """
-
-    prepared: PreparedProblem
-    plan: Plan
-    class_counts: NDArray[np.int64] | None
-    heterogeneity: Heterogeneity
-    fedavg: Array
-
-    def loss(self, theta: Array) -> float:
-        """Return the loss of a θ in the target's own units."""
-        return float(self.prepared.problem.loss(theta)) * self.prepared.loss_scale
-
-
-def inspect_clients(problem: EncodedProblem, settings: FitSettings) -> ClientsReport:
-    """Measure how different clients are, plan for Scaffold, and run FedAvg with the same settings."""
-    prepared = prepare_problem(problem, settings)
-    made, optimum = prepared.problem, prepared.optimum
+def plan_beside_fedavg(prepared: PreparedProblem) -> tuple[Plan, Array]:
+    """Return a plan for Scaffold, and θ of FedAvg after a run with the same settings, (dim,)."""
+    made = prepared.problem
     try:
         batch_size, plan = fastest_plan(
-            made, candidate_batches(made.sizes), optimum=optimum, target_mse=prepared.target_mse
+            made, candidate_batches(made.sizes), optimum=prepared.optimum, target_mse=prepared.target_mse
         )
     except OutOfReach as error:
         raise out_of_reach(error, prepared.aim) from None
     method = FedAvg(step_size=plan.method.step_size, local_steps=plan.method.uniform_local_steps)
-    return ClientsReport(
-        prepared=prepared,
-        plan=plan,
-        class_counts=class_counts(made),
-        heterogeneity=heterogeneity(made, optimum),
-        fedavg=run(made, method, rounds=plan.rounds, batch_size=batch_size, record=()).theta[0],
-    )
+    trace = run(made, method, rounds=plan.rounds, batch_size=batch_size, record=())
+    return plan, trace.theta[0]
