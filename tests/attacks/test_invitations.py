@@ -14,11 +14,11 @@ from fedscaffold.cli.main import app
 from fedscaffold.federation import StudyPlan
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
-from fedscaffold.federation.signing import Signer, make_signing_key
+from fedscaffold.federation.signing import sign
+from fedscaffold.federation.study.roster import new_key, public_line
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import DOCUMENT, KIND, refusal_in
-from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import Invite, StudyFile
+from fedscaffold.flower.study.study_file import Invite, JoinedSite, StudyFile
 
 COLUMNS: dict[str, Any] = {"age": {"range": [0, 100]}, "ill": {"levels": ["no", "yes"]}}
 SETTINGS: dict[str, Any] = {
@@ -27,6 +27,7 @@ SETTINGS: dict[str, Any] = {
     "sites": ("bonn", "graz", "lyon"),
     "name": "pilot",
 }
+KEY = new_key()
 PLAN = StudyPlan(**SETTINGS, columns=COLUMNS)
 ESCAPES = ["../../.ssh/id", "/etc/passwd", "a\x1b[2J", "graz\nSHA256:forged", "", "a b", ".", "..", "-rf"]
 
@@ -37,7 +38,7 @@ def joined(tmp_path: Path) -> JoinedSite:
     names = [f"patient {k}" for k in range(40)]
     table = pd.DataFrame({"age": rng.normal(50, 9, 40), "ill": ["no", "yes"] * 20, "name": names})
     table.to_csv(tmp_path / "visits.csv", index=False)
-    public = make_signing_key(tmp_path / "key")
+    public = public_line(KEY, "coordinator")
     invite = Invite(site="bonn", plan=PLAN, address="127.0.0.1:9092", authority="", coordinator=public)
     invite.save(tmp_path / invite.file_name)
     return JoinedSite(
@@ -46,9 +47,8 @@ def joined(tmp_path: Path) -> JoinedSite:
 
 
 def propose(joined: JoinedSite, plan: Any) -> RefusalCode | None:
-    signer = Signer(joined.folder.parent / "key")
     request = Payload({KIND: "plan", DOCUMENT: json.dumps(plan if isinstance(plan, dict) else plan.to_json())})
-    return refusal_in(joined.answer(joined.open(), signer.sign(request, "bonn")))
+    return refusal_in(joined.answer(joined.open(), sign(request, "bonn", KEY)))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_site_accepts_the_plan_of_its_invitation_alone(joined: JoinedSite, cha
 def test_rubbish_in_a_plan_is_a_code(joined: JoinedSite) -> None:
     for rubbish in (
         {},
-        {"format": "fedscaffold plan 1"},
+        {"format": "fedscaffold plan 2"},
         {**PLAN.to_json(), "columns": 3},
         {**PLAN.to_json(), "x": 1},
     ):
@@ -118,7 +118,7 @@ def test_other_values_of_an_invitation_are_checked(joined: JoinedSite, change: d
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"format": "fedscaffold invitation 2"}', "null", "\x00", "{" + '"a":' * 9]
+    "text", ["[" * 100_000, '{"format": "fedscaffold invitation 3"}', "null", "\x00", "{" + '"a":' * 9]
 )
 def test_rubbish_is_no_invitation(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.invite").write_text(text)
@@ -128,12 +128,12 @@ def test_rubbish_is_no_invitation(tmp_path: Path, text: str) -> None:
 
 def test_a_hostile_end_of_a_study_is_text(joined: JoinedSite) -> None:
     """The last message is kept as JSON; its reason reaches the terminal without escapes, by `shown`."""
-    signer, site = Signer(joined.folder.parent / "key"), joined.open()
+    site = joined.open()
     for document in ("[]", "3", '{"stopped": 3', "null"):
-        request = signer.sign(Payload({KIND: "result", DOCUMENT: document}), "bonn")
+        request = sign(Payload({KIND: "result", DOCUMENT: document}), "bonn", KEY)
         assert refusal_in(joined.answer(site, request)) is not None
         assert not joined.over
-    request = signer.sign(Payload({KIND: "result", DOCUMENT: json.dumps({"stopped": "\x1b[2J\nok"})}), "bonn")
+    request = sign(Payload({KIND: "result", DOCUMENT: json.dumps({"stopped": "\x1b[2J\nok"})}), "bonn", KEY)
     assert refusal_in(joined.answer(site, request)) is None
     assert joined.stopped
     log = (joined.folder / "audit.jsonl").read_text()

@@ -13,14 +13,13 @@ from fedscaffold.federation import Study
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.study.coordinator import Coordinator
-from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.numbers import BeyondRange, add, decode, encode
 from fedscaffold.federation.study.plan import StudyPlan
-from fedscaffold.federation.study.questions import blocks_of, numbers_for
+from fedscaffold.federation.study.questions import blocks_of, levels_in, numbers_for
 from fedscaffold.federation.study.roster import Roster, new_key, public_line
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.site import DOCUMENT, KIND, SiteRules, StudySite, refusal_in
-from fedscaffold.federation.study.transport import InProcess, SiteProblems
+from fedscaffold.federation.study.transport import InProcess, Journal, SiteProblems
 
 SITES = ("bonn", "graz", "lyon")
 
@@ -93,14 +92,14 @@ def test_no_message_and_no_part_of_a_sum_shows_a_sites_numbers() -> None:
     blocks = blocks_of(coordinator.plan, "sums")
     words = {site: reply.arrays["words"] for site, reply in attacker.seen[-1].items()}
     own = {site: encode(numbers_of(coordinator, site, "sums", theta), blocks) for site in SITES}
-    np.testing.assert_array_equal(add(list(words.values()), blocks), add(list(own.values()), blocks))
+    np.testing.assert_array_equal(add(list(words.values())), add(list(own.values())))
     assert total["rows"][0] == sum(len(table) for table in tables().values())
     for site in SITES:
         assert (words[site] != own[site]).all()
         with pytest.raises(BeyondRange):
             decode(words[site], blocks)
-        others = add([words[other] for other in SITES if other != site], blocks)
-        assert (others != add([own[other] for other in SITES if other != site], blocks)).all()
+        others = add([words[other] for other in SITES if other != site])
+        assert (others != add([own[other] for other in SITES if other != site])).all()
 
 
 def test_sites_that_are_asked_different_things_give_a_random_sum() -> None:
@@ -225,6 +224,28 @@ def test_two_sites_have_no_secure_sum() -> None:
         plan(sites=("lyon", "colluder"))
 
 
+@pytest.mark.parametrize(
+    ("rules", "changes", "words"),
+    [
+        ({"allow_open": False}, {"sums": "open"}, "open sums, which the site's policy does not allow"),
+        ({"allow_hessians": False}, {}, "sums of Hessians, which the site's policy does not allow"),
+        ({"min_cell": 6}, {}, "min_cell = 5, the site's policy asks for 6"),
+        ({"min_sites": 4}, {}, "the plan has 3 sites, the site's policy asks for 4"),
+        ({"min_rows": 500}, {}, "120 rows, the site's policy asks for 500"),
+        ({"max_exchanges": 499}, {}, "500 exchanges, the policy allows 499"),
+    ],
+)
+def test_a_sites_policy_is_for_all_plans(rules: Any, changes: Any, words: str) -> None:
+    """A site that must not reveal its number of rows allows no open sums; in secure ones it is masked."""
+    site = StudySite(name="lyon", table=tables()["lyon"], rules=SiteRules(**rules))
+    (problem,) = site.problems(plan(**changes))
+    assert words in problem
+    reply = site.answer(Payload({KIND: "plan", DOCUMENT: json.dumps(plan(**changes).to_json())}))
+    assert reply.values == {"study-refused": "not-accepted"}
+    assert not site.log
+    assert not StudySite(name="lyon", table=tables()["lyon"]).problems(plan(**changes))
+
+
 # rows decide nothing
 
 
@@ -314,6 +335,177 @@ def test_levels_that_are_rare_at_every_site_are_never_named() -> None:
     for sums in ("secure", "open"):
         result = Study(target="ill", kind="logistic", sums=sums).run(rows)
         assert "only here" not in json.dumps(result.settings.to_json())
+
+
+# answers at the edge of what sums can hold
+
+
+def in_range(coordinator: Coordinator, phase: str, vector: Any) -> bool:
+    """Whether the coordinator gets a sum: whether numbers of all sites are in range."""
+    try:
+        coordinator.ask(phase, np.asarray(vector, np.float64))
+    except BeyondRange:
+        return False
+    return True
+
+
+SURVEYED: Any = {"age": {}, "ward": {"levels": ("A", "B", "C")}, "ill": {"levels": ("no", "yes")}}
+
+
+@pytest.mark.parametrize("size", [1e30, 1e33, 2.0**113, 1e40, 1e150])
+def test_no_mean_tests_how_many_rows_a_site_has(size: float) -> None:
+    """Σ (x − m)² at one site leaves its range for the largest m by the number of the site's rows."""
+    found = set()
+    for n in (20, 400):
+        made = plan(columns=SURVEYED, min_cell=1)
+        rows = {site: visits(n, k) for k, site in enumerate(SITES)}
+        coordinator, attacker = asked_alone(made, rows)
+        found.add(in_range(coordinator, "spreads", [size]))
+        assert len(attacker.seen) == 3
+    assert len(found) == 1
+
+
+def asked_alone(made: StudyPlan, rows: Mapping[str, pd.DataFrame]) -> tuple[Coordinator, Attacker]:
+    """A coordinator whose sites have accepted plan and roster, and answered no question."""
+    usual = Coordinator._surveyed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Coordinator, "_surveyed", lambda self: self.plan)
+        coordinator, attacker = begun(made, rows)
+    assert usual is Coordinator._surveyed
+    attacker.seen = attacker.seen[:2]
+    return coordinator, attacker
+
+
+@pytest.mark.parametrize("kind", ["logistic", "ridge"])
+@pytest.mark.parametrize("sd", [1e-300, 1e-20, 1e-9])
+def test_no_completed_plan_tests_the_range_of_a_sites_rows(kind: Any, sd: float) -> None:
+    """With a tiny standard deviation, rows are so large that a model shows which site leaves the range first."""
+    sizes, patterns = np.geomspace(1e-6, 1e6, 37), set()
+    for spread in (1.0, 3.0):
+        rows = {site: table.assign(age=spread * table["age"]) for site, table in tables().items()}
+        target: Any = {"ill": COLUMNS["ill"]} if kind == "logistic" else {}
+        columns = {"ward": COLUMNS["ward"], "dose": {}, "age": {}, **target}
+        rows = {site: table.assign(dose=table["age"] / 3) for site, table in rows.items()}
+        name = "ill" if kind == "logistic" else "age"
+        made = plan(columns=columns, target=name, kind=kind, min_cell=1)
+        coordinator, _ = asked_alone(made, rows)
+        for phase, vector in (("moments", []), ("spreads", [0.0, 0.0])):
+            assert in_range(coordinator, phase, vector)
+        numbers = {column: {"mean": 0.0, "sd": sd} for column in ("dose", "age")}
+        whole = StudyPlan(**{**made.model_dump(), "rows": 300, "columns": {**columns, **numbers}})
+        coordinator._propose(whole)
+        assert coordinator.roster is not None
+        coordinator.plan, coordinator.roster = whole, Roster(whole.digest, coordinator.roster.keys)
+        d = whole.coding().dim
+        patterns.add(tuple(in_range(coordinator, "gradient", np.full(d, size)) for size in sizes))
+    assert len(patterns) == 1
+
+
+def test_no_step_size_makes_one_site_outweigh_the_others() -> None:
+    """Local steps that diverge grow by the largest curvature of one site, which their sum would then show."""
+    rows = {
+        site: table.assign(age=table["age"] * (1.0 + 3.0 * (site == "lyon"))) for site, table in tables().items()
+    }
+    made = plan(columns={**COLUMNS, "age": {"mean": 50.0, "sd": 10.0}})
+    for step_size in (10.0, 1e6):
+        coordinator, _ = begun(made, rows)
+        total = coordinator.ask("train", np.concatenate([[step_size, 4096], np.zeros(4)]))
+        assert np.abs(total["change"]).max() < 100.0 * total["rows"][0]
+
+
+@pytest.mark.parametrize(
+    ("phase", "vector"), [("moments", []), ("spreads", [50.0]), ("levels:64", []), ("levels:1024", [])]
+)
+def test_a_phase_of_the_survey_is_answered_once(phase: str, vector: Any) -> None:
+    made = plan(columns={**SURVEYED, "ward": {"type": "category"}})
+    coordinator, _ = asked_alone(made, tables())
+    coordinator.ask(phase, np.array(vector))
+    with pytest.raises(SiteProblems) as error:
+        coordinator.ask(phase, np.array(vector))
+    assert set(error.value.codes.values()) == {RefusalCode.POLICY_ROUNDS}
+
+
+@pytest.mark.parametrize(("phase", "vector"), [("measure", []), ("evaluate", [0.0] * 4)])
+def test_a_model_is_judged_once(phase: str, vector: Any) -> None:
+    coordinator, _ = begun(plan(evaluate=0.2))
+    coordinator.ask(phase, np.array(vector))
+    with pytest.raises(SiteProblems) as error:
+        coordinator.ask(phase, np.array(vector))
+    assert set(error.value.codes.values()) == {RefusalCode.POLICY_ROUNDS}
+
+
+# what follows from open sums by subtraction
+
+
+def open_problems(table: pd.DataFrame, **changes: Any) -> list[str]:
+    return SiteRows(table, plan(**{"sums": "open", **changes}), b"secret").problems()
+
+
+def test_rows_that_are_left_out_are_not_few_in_an_open_study() -> None:
+    """The sums of all rows less those of the rows that judge the model are sums of the rows left out."""
+    assert not open_problems(visits(400, 0), evaluate=0.3)
+    (problem,) = open_problems(visits(60, 0), evaluate=0.1, min_cell=1)
+    assert "rows that are left out" in problem
+    assert "too few for an open matrix" in problem
+    assert not open_problems(visits(60, 0), evaluate=0.1, min_cell=1, hessians=False)
+    rare = visits(400, 0)
+    rare["ward"] = np.where(np.arange(400) < 8, "C", np.where(rare["ward"] == "C", "A", rare["ward"]))
+    assert SiteRows(rare, plan(sums="open"), b"secret").merging("ward") == ([], "A")
+    assert SiteRows(rare, plan(sums="open", evaluate=0.3), b"secret").merging("ward") == (["C"], "A")
+    assert not open_problems(rare, evaluate=0.3)
+    (problem,) = open_problems(rare, evaluate=0.3, columns={**COLUMNS, "ward": {"levels": ("C", "A", "B")}})
+    assert "column 'ward': level 'C' has fewer than 5 rows that are left out" in problem
+    ill = visits(400, 0).assign(ill=np.where(np.arange(400) < 8, "yes", "no"))
+    (problem,) = open_problems(ill, evaluate=0.3)
+    assert "class 'yes'" in problem
+
+
+def test_a_number_that_few_rows_have_is_not_summed_in_the_open() -> None:
+    """A column that is 1 in two rows and 0 elsewhere gives the sums over these two."""
+    columns = {**COLUMNS, "flag": {"mean": 0.0, "sd": 1.0}}
+    for few in (2, 4):
+        (problem,) = open_problems(visits(400, 0, flag=np.arange(400) < few), columns=columns)
+        assert f"column 'flag' differs from its usual value in {few} rows" in problem
+    for harmless in (0, 5, 200):
+        assert not open_problems(visits(400, 0, flag=np.arange(400) < harmless), columns=columns)
+
+
+def test_no_count_of_rare_levels_follows_by_subtraction() -> None:
+    """Rows less those of the named levels are the rows of rare levels and of none."""
+    rows = tables()
+    rows["lyon"].loc[[3, 5], "ward"] = ["rare", "rarer"]
+    rows["bonn"].loc[[1, 2], "ward"] = None
+    made = Study(target="ill", kind="logistic", sums="open", missing="mean")
+    result = made.run(rows)
+    first = made.plan_for(rows)
+    for message in result.received:
+        if message.phase.startswith("levels"):
+            numbers = decode(message.words, blocks_of(first, message.phase))
+            cells = int(message.phase.partition(":")[2])
+            for name, rest in zip(("ward", "ill"), numbers["rest"], strict=True):
+                levels = levels_in(numbers[name], cells)
+                assert levels is not None
+                left = len(rows[message.site]) - sum(levels.values()) - rest
+                assert left == 0, (message.site, name)
+
+
+def test_no_cell_of_a_table_of_classes_follows_by_subtraction() -> None:
+    """The rows of a class are known, so a cell that is left out alone is the rest of its row."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    stage = np.array(["a", "b", "c"])[np.digitize(x + rng.normal(0, 0.35, 400), [-0.5, 0.5])]
+    columns: Any = {"x": {"mean": 0.0, "sd": 1.0}, "stage": {"levels": ("a", "b", "c")}}
+    made = {sums: plan(target="stage", columns=columns, sums=sums, evaluate=0.3) for sums in ("secure", "open")}
+    theta = np.array([-4.0, -2.0, 0.0, 0.0, 4.0, -2.0])
+    true, shown = (
+        numbers_for(
+            SiteRows(pd.DataFrame({"x": x, "stage": stage}), each, b""), "evaluate", theta, {}, "reference"
+        )["table"].reshape(3, 3)
+        for each in made.values()
+    )
+    small = ((true > 0) & (true < 5)).any(axis=1)
+    assert 0 < small.sum() < 3
+    np.testing.assert_array_equal(shown, np.where(small[:, None], 0, true))
 
 
 # documents from the coordinator

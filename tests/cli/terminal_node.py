@@ -8,10 +8,11 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.signing import sign
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess, check_replies
-from fedscaffold.flower.study import node
+from fedscaffold.flower.study import transport
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 from tests.flower.study.studies import visits
 
@@ -25,12 +26,8 @@ def own_coordinator(
     own, others = plan.sites[0], {site: StudySite(site, visits(k + 1)) for k, site in enumerate(plan.sites[1:])}
 
     class Both(InProcess):
-        @property
-        def sites(self) -> list[str]:
-            return list(plan.sites)
-
         def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
-            reply = check_replies({own: answer(signer.sign(requests[own], own))})
+            reply = check_replies({own: answer(sign(requests[own], own, signer))})
             return {**reply, **super().exchange({site: one for site, one in requests.items() if site != own})}
 
     try:
@@ -42,7 +39,7 @@ def own_coordinator(
 
 
 if __name__ == "__main__":
-    vars(node)["answer_flower"] = own_coordinator
+    vars(transport)["answer_flower"] = own_coordinator
     from fedscaffold.cli.start import main
 
     main()

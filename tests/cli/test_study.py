@@ -14,8 +14,7 @@ from fedscaffold.cli.main import app
 from fedscaffold.federation.study.plan import StudySettings
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.status import StatusBoard
-from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import Invite, StudyFile, StudyFolder
+from fedscaffold.flower.study.study_file import Invite, JoinedSite, StudyFile, StudyFolder
 from tests.flower.study.studies import Deployment, visits
 from tests.hospitals import written
 
@@ -93,7 +92,7 @@ def test_the_options_are_those_of_the_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), ["give --target and --site"]),
+        ((), ["give --target and --site, for example: fedscaffold study new other.toml --target"]),
         ((*NAMED, "--site", "bonn"), ["a study has two or more sites"]),
         ((*NAMED, "--site", "bonn,bonn,graz"), ["different names"]),
         ((*NAMED, "--site", "bonn,graz"), ["secure sums need three sites", "--sums open"]),
@@ -184,6 +183,14 @@ def test_join_rejects_what_it_cannot_use_and_shows_what_would_leave(file: Path, 
     assert "Hessians" in shown
     assert "Nothing has been sent" in study("join", invite, "--data", data, "--dry-run")
     assert not (tmp_path / "pilot-bonn").exists()
+
+
+@pytest.mark.parametrize("by_post", [False, True])
+def test_a_site_without_messages_stops_after_the_stated_time(file: Path, tmp_path: Path, by_post: bool) -> None:
+    data, shared = written(visits(0), tmp_path / "visits.csv"), ("--folder", tmp_path / "share") if by_post else ()
+    words = ("join", tmp_path / "pilot-bonn.invite", "--data", data, "--accept", "auto", "--wait", "0.0001")
+    said = study(*words, *shared, code=2)
+    assert "no message has come for 0.0001 hours; the study may be over" in said
 
 
 def test_status(tmp_path: Path) -> None:

@@ -82,9 +82,6 @@ class RefusalCode(StrEnum):
     INTERNAL = "internal-error", "the site's app failed; the site's log says why"
 
 
-MEANING = {code: code.meaning for code in RefusalCode}
-
-
 class Refusal(FedScaffoldError):
     """The error of a request that a site rejects: a code for the server, and a text that stays at the site.
 

@@ -1,19 +1,41 @@
-"""Transports to sites that are elsewhere: signed requests, signed replies, and waiting for them."""
+"""Transports to sites that are elsewhere, with signed messages; the base of all, and the one by post.
 
+By post, messages are files in a folder that the coordinator and the sites can reach: a share, a synchronised
+folder or SFTP. No port is opened and no Flower is needed. Each site has a folder inside the study's, with at most
+one request and the reply to it. Files appear whole or not at all; if the service behind the folder copies them
+piece by piece, a piece is not taken for a message, since every file has a digest. A name is the digest of its
+request, so that copies, delays and another order change nothing.
+
+All readers of the folder can read the messages: numbers of single sites if sums are open, masked numbers
+otherwise.
+"""
+
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import Fields, folder_at
+from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.refusals import MEANING, RefusalCode
-from fedscaffold.federation.signing import Signer, check_reply, digest_of
+from fedscaffold.federation.refusals import RefusalCode
+from fedscaffold.federation.signing import check_signature, digest_of, sign
 from fedscaffold.federation.study.site import refusal_in
 from fedscaffold.federation.study.transport import SiteProblems, check_replies
 
 REMIND = 60.0  # seconds between two lines about who is waited for
-DELIVER_SECONDS = 60.0  # for sites to fetch the last message
 ASK_AGAIN = 15.0  # seconds after a failure that people or time may mend
 MENDABLE = (RefusalCode.BUSY, RefusalCode.CANNOT_WRITE, RefusalCode.STATE_UNREADABLE, RefusalCode.INTERNAL)
+REQUEST, REPLY = "request-", "reply-"
+POLL = 0.05  # seconds between two looks into the folder, which cost nothing on a local disk
+LONGEST_POLL = 2.0  # seconds between looks after a while without news: shares are slower than disks
+VALUES = "values"
 
 
 class RemoteTransport:
@@ -26,10 +48,12 @@ class RemoteTransport:
     keys
         The accepted public key of each site, in OpenSSH's format.
     signer
-        Signs requests.
+        The coordinator's key, which signs requests.
     timeout
         Seconds after which a site that does not answer is a problem; None to wait for ever, and to ask a site
         that failed again.
+    linger
+        Seconds that sites have to fetch the last message.
     say
         Called with a sentence about each event.
     on_site
@@ -43,13 +67,14 @@ class RemoteTransport:
         *,
         sites: Sequence[str],
         keys: Mapping[str, str],
-        signer: Signer,
+        signer: ec.EllipticCurvePrivateKey,
         timeout: float | None = None,
+        linger: float = 60.0,
         say: Callable[[str], None] = lambda sentence: None,
         on_site: Callable[[str, str, str], None] = lambda site, state, why: None,
     ) -> None:
         self.sites, self.keys, self.signer = list(sites), dict(keys), signer
-        self.timeout, self.say, self.on_site = timeout, say, on_site
+        self.timeout, self.linger, self.say, self.on_site = timeout, linger, say, on_site
         self.last_seconds = 0.0
         self._answered = set[str]()
 
@@ -70,9 +95,9 @@ class RemoteTransport:
             )
         return {site: replies[site] for site in requests}
 
-    def deliver(self, requests: Mapping[str, Payload], seconds: float | None = None) -> None:
-        """Send a last message to each of some sites; name the sites that do not fetch it within a minute."""
-        replies = self._collect(requests, DELIVER_SECONDS if seconds is None else seconds)
+    def deliver(self, requests: Mapping[str, Payload]) -> None:
+        """Send a last message to each of some sites; name the sites that do not fetch it in time."""
+        replies = self._collect(requests, self.linger)
         if missing := [site for site in requests if site not in replies]:
             self.say(f"the last message has not been fetched by {', '.join(missing)}")
 
@@ -90,7 +115,7 @@ class RemoteTransport:
 
     def _collect(self, requests: Mapping[str, Payload], most_seconds: float | None) -> dict[str, Payload]:
         """Return the replies that come in time."""
-        signed = {site: self.signer.sign(payload, site) for site, payload in requests.items()}
+        signed = {site: sign(payload, site, self.signer) for site, payload in requests.items()}
         digests = {site: digest_of(payload, site) for site, payload in signed.items()}
         replies, resting = dict[str, Payload](), dict[str, float]()
         begun = reminded = time.monotonic()
@@ -127,10 +152,92 @@ class RemoteTransport:
         if isinstance(found, str):
             return None, f"site {site}: {found}"
         try:
-            reply = check_reply(found, question, self.keys.get(site, ""))
+            reply = check_signature(found, question, self.keys.get(site, ""))
         except InvalidInput as error:
             return None, f"site {site}: {error}"
         code = refusal_in(reply)
         if self.timeout is None and code in MENDABLE:
-            return None, f"site {site}: {MEANING[code]}"
+            return None, f"site {site}: {code.meaning}"
         return reply, ""
+
+
+class PostTransport(RemoteTransport):
+    """A transport of a study's messages through the study's folder on a share."""
+
+    def __init__(self, folder: str | os.PathLike[str], **more: Any) -> None:
+        super().__init__(**more)
+        self.poll, self.longest_poll = POLL, LONGEST_POLL
+        self.folders = {site: folder_at(folder_at(Path(folder)) / site) for site in self.sites}
+
+    def move(self, requests: Mapping[str, Payload]) -> Iterator[tuple[str, Payload | str]]:
+        """Put requests into the sites' folders, in place of earlier ones, and yield the replies that lie there."""
+        for site, request in requests.items():
+            digest = digest_of(request, site)
+            path = self.folders[site] / f"{REQUEST}{digest}.npz"
+            if _read(path) is None:
+                self._clear(site, but=digest)
+                _write(path, request)
+            found = _read(self.folders[site] / f"{REPLY}{digest}.npz")
+            if found is not None:
+                yield site, found
+
+    def forget(self, site: str) -> None:
+        """Remove a site's request and reply."""
+        self._clear(site)
+
+    def _clear(self, site: str, but: str = "none") -> None:
+        """Remove messages of earlier exchanges, whose replies the coordinator has kept.
+
+        Requests go first: a site that finds no reply beside a request that is still there has not answered it.
+        """
+        for kind in (REQUEST, REPLY):
+            for path in self.folders[site].glob(f"{kind}*.npz"):
+                if but not in path.name:
+                    path.unlink(missing_ok=True)
+
+
+def answer_post(
+    folder: str | os.PathLike[str],
+    *,
+    site: str,
+    answer: Callable[[Payload], Payload],
+    done: Callable[[], bool],
+) -> None:
+    """Answer the requests in a site's folder, which is in the study's, until `done()`."""
+    own, pause = folder_at(folder_at(Path(folder)) / site), POLL
+    while not done():
+        busy = False
+        for path in sorted(own.glob(f"{REQUEST}*.npz")):
+            request = _read(path)
+            digest = path.name.removeprefix(REQUEST).removesuffix(".npz")
+            reply = own / f"{REPLY}{digest}.npz"
+            if request is None or digest_of(request, site) != digest or _read(reply) is not None:
+                continue  # not there in full yet, or answered
+            if not path.exists():
+                continue  # answered, and removed by the coordinator since
+            try:
+                _write(reply, answer(request))
+                busy = True
+            except InvalidInput as error:  # a share may be away; asked again, the answer is the same
+                LOG.warning("%s; trying again", error)
+        pause = POLL if busy else min(1.05 * pause, LONGEST_POLL)
+        if not done():
+            time.sleep(pause)
+
+
+def _write(path: Path, payload: Payload) -> None:
+    try:
+        npz.write(path, payload.arrays, {VALUES: dict(payload.values)}, private=False)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from None
+
+
+def _read(path: Path) -> Payload | None:
+    """Return the message in a file; None if there is none, or not all of it yet."""
+    try:
+        arrays, description = npz.read(path)
+        if any(array.dtype not in (np.float64, np.uint64) for array in arrays.values()):
+            return None
+        return Payload(Fields(description, str(path)).fields(VALUES).as_dict(), arrays)
+    except (OSError, ValueError, InvalidInput):
+        return None

@@ -2,33 +2,29 @@
 
 import hashlib
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InvalidInput
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.signing import check_signature, sign
 from fedscaffold.federation.study.coordinator import Received
-from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct
+from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.models.fit import Fit
 
 PLAN, KEYS, RESULT, MODEL = "plan.json", "keys.json", "for-sites.json", "model.json"  # in the coordinator's folder
-LOG = "fedscaffold signed log 1"
+LOG = "fedscaffold signed log 2"
 
 
 def begin_bundle(folder: Path, plan: StudyPlan, keys: Mapping[str, str]) -> None:
@@ -51,7 +47,7 @@ def signed_log(site: StudySite) -> dict[str, Any]:
     sent = {str(entry["values"]["number"]): entry["sha256"] for entry in site.log if "sha256" in entry}
     plan = site.plan
     log = {"format": LOG, "site": site.name, "plan": "" if plan is None else plan.digest, "sent": sent}
-    return {**log, "signature": b64encode(site.key.sign(_canonical(log), ec.ECDSA(SHA256()))).decode()}
+    return dict(sign(Payload(log), LOG, site.key).values)
 
 
 @dataclass(frozen=True)
@@ -95,21 +91,21 @@ def verify(folder: Path, files: Sequence[Path] = ()) -> Verification:
     saved = _json(folder / RESULT, "the result")
     try:
         board = StatusBoard(None, plan)
-        result = conduct(plan, _NoSites(plan), keys=roster.keys, folder=folder, board=board)
+        result = conduct(plan, _NoSites(), keys=roster.keys, folder=folder, board=board)
     except (CheckpointMismatch, _Incomplete) as error:
         return Verification((), (f"the exchanges do not give a result: {error}",))
-    agreed, problems = list[str](), list[str]()
-    found = _recorded(result)
-    _compare("the model with its certificate", found, saved, agreed, problems)
+    recorded = _recorded(result)
+    findings = [_compared("the model with its certificate", recorded, saved)]
     if (folder / MODEL).exists():
-        model = json.loads(result.model.to_json())
-        _compare(f"the model in {MODEL}", model, _json(folder / MODEL, "the model"), agreed, problems)
+        model = _json(folder / MODEL, "the model")
+        findings.append(_compared(f"the model in {MODEL}", json.loads(result.model.to_json()), model))
     for file in files:
         try:
-            _check_file(file, roster, result.received, found, agreed, problems)
+            findings.append(_checked(file, roster, result.received, recorded["sites"]))
         except FedScaffoldError as error:
-            problems.append(str(error))
-    return Verification(tuple(agreed), tuple(problems))
+            findings.append((False, str(error)))
+    agreed, problems = (tuple(text for good, text in findings if good is which) for which in (True, False))
+    return Verification(agreed, problems)
 
 
 class _Incomplete(InvalidInput):
@@ -120,9 +116,6 @@ class _NoSites:
     """A transport that reaches no site."""
 
     last_seconds = 0.0
-
-    def __init__(self, plan: StudyPlan) -> None:
-        self.sites = plan.sites
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         raise _Incomplete("an answer is missing; the study is not complete, or its folder was changed")
@@ -143,11 +136,10 @@ def _recorded(result: Fit) -> dict[str, Any]:
     return json.loads(json.dumps(values))
 
 
-def _compare(what: str, found: Any, known: Any, agreed: list[str], problems: list[str]) -> None:
-    if _without_origin(found) == _without_origin(known):
-        agreed.append(f"{what} agrees with the exchanges")
-    else:
-        problems.append(f"{what} differs from what the exchanges give")
+def _compared(what: str, found: Any, known: Any) -> tuple[bool, str]:
+    """Return whether two JSON values agree, apart from their origin, and a sentence about it."""
+    agrees = _without_origin(found) == _without_origin(known)
+    return agrees, f"{what} {'agrees with the exchanges' if agrees else 'differs from what the exchanges give'}"
 
 
 def _without_origin(value: Any) -> Any:
@@ -157,34 +149,22 @@ def _without_origin(value: Any) -> Any:
     return [_without_origin(one) for one in value] if isinstance(value, list) else value
 
 
-def _check_file(
-    file: Path, roster: Roster, received: Sequence[Received], found: Mapping[str, Any], agreed: list[str],
-    problems: list[str],
-) -> None:  # fmt: skip
+def _checked(file: Path, roster: Roster, received: Sequence[Received], result: Any) -> tuple[bool, str]:
+    """Return whether a site's file, its signed log or the result that it was sent, agrees with the exchanges."""
     values = _json(file, "the file of a site")
     if not isinstance(values, dict) or values.get("format") != LOG:
-        _compare(f"the result in {file}", found["sites"], values, agreed, problems)
-        return
-    site, signature = str(values.get("site")), values.pop("signature", "")
+        return _compared(f"the result in {file}", result, values)
+    site = str(values.get("site"))
     if site not in roster.keys:
         raise InvalidInput(f"{file} is the log of a site that the study does not have: {shown(site)}")
-    key = load_ssh_public_key(" ".join(roster.keys[site].split()[:2]).encode())
-    assert isinstance(key, ec.EllipticCurvePublicKey)  # checked by the roster
     try:
-        key.verify(b64decode(str(signature)), _canonical(values), ec.ECDSA(SHA256()))
-    except (InvalidSignature, ValueError):
+        check_signature(Payload(values), LOG, roster.keys[site])
+    except InvalidInput:
         raise InvalidInput(f"{file} was not signed by the key of site {site}") from None
-    kept = {
-        str(one.number): hashlib.sha256(one.words.tobytes()).hexdigest() for one in received if one.site == site
-    }
-    if values.get("sent") == kept:
-        agreed.append(f"the {len(kept)} messages in the log of site {site} are the ones that the coordinator kept")
-    else:
-        problems.append(f"the log of site {site} has other messages than the coordinator kept")
-
-
-def _canonical(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+    own = [one for one in received if one.site == site]
+    if values.get("sent") != {str(one.number): hashlib.sha256(one.words.tobytes()).hexdigest() for one in own}:
+        return False, f"the log of site {site} has other messages than the coordinator kept"
+    return True, f"the {len(own)} messages in the log of site {site} are the ones that the coordinator kept"
 
 
 def _json(path: Path, what: str) -> Any:

@@ -10,15 +10,21 @@ import numpy as np
 import pandas as pd
 
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.post import PostTransport, answer_post
+from fedscaffold.federation.remote import PostTransport, answer_post
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.study import Study, conduct
 from fedscaffold.flower.processes import free_port
 from fedscaffold.flower.study.fleet import FleetConnection
-from fedscaffold.flower.study.node import answer_flower
 from fedscaffold.flower.study.run import conduct_study
-from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import Invite, RunSettings, StudyFile, StudyFolder, write_invites
+from fedscaffold.flower.study.study_file import (
+    Invite,
+    JoinedSite,
+    RunSettings,
+    StudyFile,
+    StudyFolder,
+    write_invites,
+)
+from fedscaffold.flower.study.transport import answer_flower
 
 SITES = ("bonn", "graz", "lyon")
 
@@ -45,6 +51,7 @@ class Deployment:
         tables: Mapping[str, pd.DataFrame] | None = None,
         *,
         absent: str = "error",
+        linger: float = 5.0,
         policy: str = "",
         **settings: Any,
     ) -> None:
@@ -53,7 +60,7 @@ class Deployment:
         self.file, self.out = folder / "coordinator" / "pilot.toml", folder / "coordinator" / "out"
         self.file.parent.mkdir(parents=True)
         self.plan = Study(**{"name": "pilot", "target": "ill", "l2": "auto", **settings}).plan_for(tables)
-        run: Any = {"absent": absent, "timeout": 20.0, "address": f"127.0.0.1:{free_port()}"}
+        run: Any = {"absent": absent, "timeout": 20.0, "linger": linger, "address": f"127.0.0.1:{free_port()}"}
         self.study = StudyFile(self.plan, RunSettings(**run))
         self.file.write_text(self.study.text())
         self.joined: dict[str, JoinedSite] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation import post, study_status
+from fedscaffold.federation import remote, study_status
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.study.site import REFUSED
@@ -27,7 +27,7 @@ def test_the_model_is_that_of_one_process(tmp_path: Path, sums: str) -> None:
         found = deployed.conduct(share)
     assert found.reached
     np.testing.assert_array_equal(found.theta, of_one_process(sums=sums).theta)
-    left = [path for path in share.rglob("*.npz") if path.name.startswith(post.REPLY)]
+    left = [path for path in share.rglob("*.npz") if path.name.startswith(remote.REPLY)]
     assert len(left) == len(SITES)  # of the last exchange; the share is no archive
     assert {one.state for one in study_status(deployed.out).sites.values()} == {"online"}
 
@@ -46,10 +46,9 @@ def test_pieces_copies_and_strange_files_are_not_taken_for_messages(tmp_path: Pa
                 try:
                     data = path.read_bytes()
                     path.with_name(f"{path.stem} (conflict).npz").write_bytes(data)
-                    path.with_name(post.REPLY + "0" * 64 + ".npz").write_bytes(data)
-                    npz.write(
-                        path.with_name(post.REQUEST + "1" * 64 + ".npz"), {"a": np.array(["text"])}, {"values": {}}
-                    )
+                    path.with_name(remote.REPLY + "0" * 64 + ".npz").write_bytes(data)
+                    strange = path.with_name(remote.REQUEST + "1" * 64 + ".npz")
+                    npz.write(strange, {"a": np.array(["text"])}, {"values": {}})
                     path.write_bytes(data[: len(data) // 2])
                     stop.wait(0.02)
                     path.write_bytes(data)
@@ -81,9 +80,9 @@ def test_a_forged_reply_is_removed_and_the_site_asked_again(tmp_path: Path) -> N
 
     first = threading.Thread(target=ask, daemon=True)
     first.start()
-    while not (requests := list(own.glob(f"{post.REQUEST}*.npz"))):
+    while not (requests := list(own.glob(f"{remote.REQUEST}*.npz"))):
         first.join(0.002)
-    name = requests[0].name.replace(post.REQUEST, post.REPLY)
+    name = requests[0].name.replace(remote.REQUEST, remote.REPLY)
     npz.write(own / name, {}, {"values": {"accepted": "all", "signature": "00"}})
     while (own / name).exists():
         first.join(0.002)

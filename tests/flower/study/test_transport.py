@@ -12,17 +12,15 @@ import pytest
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.refusals import Refusal, RefusalCode
-from fedscaffold.federation.signing import Signer, check_signature, make_signing_key
+from fedscaffold.federation.refusals import RefusalCode
+from fedscaffold.federation.signing import check_signature, sign
 from fedscaffold.federation.study.roster import Roster, new_key, public_line
 from fedscaffold.federation.study.site import DOCUMENT, KIND, refusal_in
 from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.flower.study import transport as transport_module
 from fedscaffold.flower.study.fleet import FleetConnection, Unreachable
-from fedscaffold.flower.study.node import answer_flower
-from fedscaffold.flower.study.site_folder import JoinedSite
-from fedscaffold.flower.study.study_file import StudyFolder
-from fedscaffold.flower.study.transport import FlowerTransport
+from fedscaffold.flower.study.study_file import JoinedSite, StudyFolder
+from fedscaffold.flower.study.transport import FlowerTransport, answer_flower
 from tests.flower.study.studies import SITES, Deployment, of_one_process, visits
 
 
@@ -90,6 +88,39 @@ def test_a_site_that_comes_late_and_leaves_on_the_way_is_waited_for(tmp_path: Pa
     np.testing.assert_array_equal(found.theta, of_one_process().theta)
 
 
+def leave_before_the_result(deployed: Deployment, share: Path | None = None) -> None:
+    """Conduct a study whose site lyon leaves after its last number; it has no result then."""
+    joined, usual, gone = deployed.joined["lyon"], JoinedSite.answer, threading.Event()
+
+    def answer(self: JoinedSite, site: Any, payload: Payload) -> Payload:
+        if self is joined and (gone.is_set() or payload.values.get("study-message") == "result"):
+            gone.set()
+            raise SystemExit  # ends the site's thread
+        return usual(self, site, payload)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JoinedSite, "answer", answer)
+        with pytest.raises(AssertionError), deployed.answering(share):  # a thread ended
+            deployed.conduct(share)
+    assert gone.is_set()
+    assert not joined.over
+
+
+@pytest.mark.parametrize("by_post", [False, True])
+def test_a_site_that_was_offline_at_the_end_fetches_the_result(tmp_path: Path, by_post: bool) -> None:
+    deployed, share = Deployment(tmp_path, linger=2.0), tmp_path / "share" if by_post else None
+    leave_before_the_result(deployed, share)
+    assert any("has not been fetched by lyon" in sentence for sentence in deployed.said)
+    with deployed.answering(share, sites=("lyon",)):
+        if not by_post:  # the coordinator's command again; by post the result lies in the folder
+            deployed.conduct()
+        end = time.monotonic() + 20.0
+        while not deployed.joined["lyon"].over and time.monotonic() < end:
+            time.sleep(0.05)
+    assert deployed.joined["lyon"].over == "the study is over"
+    assert (tmp_path / "lyon" / "site" / "result.json").exists()
+
+
 class SilentServer:
     """A server whose site is online, and answers the third time."""
 
@@ -111,9 +142,8 @@ class SilentServer:
 
 def test_a_site_that_is_online_and_silent_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "ASK_SILENT", 0.05)
-    make_signing_key(tmp_path / "key")
     server, said = SilentServer(), list[str]()
-    more: Any = {"keys": {}, "signer": Signer(tmp_path / "key"), "say": said.append, "timeout": 1.0}
+    more: Any = {"keys": {}, "signer": new_key(), "say": said.append, "timeout": 1.0}
     transport = FlowerTransport(server, sites=["bonn"], **more)  # type: ignore[arg-type]
     with pytest.raises(SiteProblems, match="site bonn did not answer"):
         transport.exchange({"bonn": Payload({"number": 1})})
@@ -131,17 +161,17 @@ def test_only_the_coordinator_of_the_invitation_is_answered(tmp_path: Path) -> N
     site, own, foreign = joined.open(), StudyFolder(deployed.file).signer(), StudyFolder(stranger.file).signer()
     request = Payload({KIND: "plan", DOCUMENT: json.dumps(deployed.plan.to_json())})
     strange = {"raw": Payload({KIND: b"plan", "signature": 3}), "unsigned": request}
-    for payload in (*strange.values(), foreign.sign(request, "bonn"), own.sign(request, "graz")):
+    for payload in (*strange.values(), sign(request, "bonn", foreign), sign(request, "graz", own)):
         assert refusal_in(joined.answer(site, payload)) is RefusalCode.BAD_REQUEST
     assert site.plan is None
-    assert refusal_in(joined.answer(site, own.sign(request, "bonn"))) is None
+    assert refusal_in(joined.answer(site, sign(request, "bonn", own))) is None
 
 
-def test_a_signature_is_good_for_one_site_and_one_request(tmp_path: Path) -> None:
-    make_signing_key(tmp_path / "key")
-    signer = Signer(tmp_path / "key")
-    signed = signer.sign(Payload({"number": 1}, {"vector": np.arange(3.0)}), "bonn")
-    assert check_signature(signed, "bonn", signer.public).values == {"number": 1}
+def test_a_signature_is_good_for_one_site_and_one_request() -> None:
+    key = new_key()
+    public = public_line(key, "coordinator")
+    signed = sign(Payload({"number": 1}, {"vector": np.arange(3.0)}), "bonn", key)
+    assert check_signature(signed, "bonn", public).values == {"number": 1}
     changed = (
         Payload({**signed.values, "number": 2}, signed.arrays),
         Payload(signed.values, {"vector": np.arange(3.0) + 1e-12}),
@@ -149,23 +179,23 @@ def test_a_signature_is_good_for_one_site_and_one_request(tmp_path: Path) -> Non
         Payload(signed.values, {"other": np.arange(3.0)}),
     )
     for payload in changed:
-        with pytest.raises(Refusal):
-            check_signature(payload, "bonn", signer.public)
-    with pytest.raises(Refusal):
-        check_signature(signed, "graz", signer.public)
+        with pytest.raises(InvalidInput):
+            check_signature(payload, "bonn", public)
+    with pytest.raises(InvalidInput):
+        check_signature(signed, "graz", public)
 
 
 def roster_of(deployed: Deployment, keys: Mapping[str, str]) -> Payload:
     signer = StudyFolder(deployed.file).signer()
     document = json.dumps(Roster(deployed.plan.digest, dict(keys)).to_json())
-    return signer.sign(Payload({KIND: "roster", DOCUMENT: document}), "bonn")
+    return sign(Payload({KIND: "roster", DOCUMENT: document}), "bonn", signer)
 
 
 def accepted_plan(deployed: Deployment) -> tuple[JoinedSite, Any]:
     joined, signer = deployed.joined["bonn"], StudyFolder(deployed.file).signer()
     site = joined.open()
     request = Payload({KIND: "plan", DOCUMENT: json.dumps(deployed.plan.to_json())})
-    assert refusal_in(joined.answer(site, signer.sign(request, "bonn"))) is None
+    assert refusal_in(joined.answer(site, sign(request, "bonn", signer))) is None
     return joined, site
 
 
@@ -206,7 +236,7 @@ def test_a_plan_that_completes_the_invitation_is_not_accepted_first(tmp_path: Pa
     other = type(deployed.plan)(**values)
     assert other.completes(deployed.plan)
     request = Payload({KIND: "plan", DOCUMENT: json.dumps(other.to_json())})
-    assert refusal_in(joined.answer(joined.open(), signer.sign(request, "bonn"))) is RefusalCode.OTHER_SETTINGS
+    assert refusal_in(joined.answer(joined.open(), sign(request, "bonn", signer))) is RefusalCode.OTHER_SETTINGS
 
 
 def test_a_folder_of_another_plan_is_not_used(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def command(
     `fedscaffold study`, with the commands of all its people given at once.
     """
     with refusals(interrupted="all processes were ended"), ended_by_signal(signal.SIGTERM):
-        from fedscaffold.federation.study.journal import private_folder
         from fedscaffold.federation.study.plan import StudySettings
+        from fedscaffold.federation.study.transport import private_folder
         from fedscaffold.flower.study.local import LocalStudy, site_files
 
         settings = StudySettings(**chosen())

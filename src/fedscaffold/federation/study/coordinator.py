@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.study.journal import Journal
-from fedscaffold.federation.study.numbers import Words, add, decode
+from fedscaffold.federation.study.numbers import Words, add, decode, size_of
 from fedscaffold.federation.study.plan import OTHER, Column, StudyPlan
 from fedscaffold.federation.study.questions import (
     CELLS,
@@ -23,10 +22,11 @@ from fedscaffold.federation.study.questions import (
     closing_sums_of,
     levels_in,
     number_columns,
+    open_categories,
 )
 from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import DOCUMENT, KIND
-from fedscaffold.federation.study.transport import SiteProblems
+from fedscaffold.federation.study.transport import Journal, SiteProblems
 from fedscaffold.inference import ClosingSums
 from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_mask
 from fedscaffold.models.coding import Coding
@@ -98,7 +98,7 @@ class Coordinator:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Send the result to all sites that can be reached."""
-        self.journal.deliver(dict.fromkeys(self.plan.sites, _document("result", result)))
+        self.journal.transport.deliver(dict.fromkeys(self.plan.sites, _document("result", result)))
 
     def _propose(self, plan: StudyPlan) -> dict[str, str]:
         """Return each site's public key once all have accepted a plan."""
@@ -128,14 +128,17 @@ class Coordinator:
         blocks = blocks_of(self.plan, phase)
         words = {site: _words_in(replies[site], site) for site in self.plan.sites}
         self.received += [Received(question.number, phase, site, one) for site, one in words.items()]
-        try:
-            total = add(list(words.values()), blocks)
-        except ValueError:
-            raise InvalidInput("a site answered with a message of another size than the plan says") from None
+        if any(one.size != size_of(blocks) for one in words.values()):
+            raise InvalidInput("a site answered with a message of another size than the plan says")
         self.by_site = {}
         if self.plan.sums == "open":
             self.by_site = {site: decode(one, blocks) for site, one in words.items()}
-        return decode(total, blocks)
+        return decode(add(list(words.values())), blocks)
+
+    @cached_property
+    def smoothness(self) -> float:
+        """The largest curvature of any site's loss, or up to N^(1/16) times as much; it is asked for once."""
+        return float(self.ask("measure")["smoothness"][0] ** (1.0 / POWER))
 
     # the survey
 
@@ -143,8 +146,8 @@ class Coordinator:
         """Return the plan with levels, means and standard deviations from sums over all sites."""
         plan = self.plan
         columns = dict(plan.columns)
-        for name, (levels, missing) in self._gathered_levels().items():
-            columns[name] = self._category(name, levels, missing)
+        for name, levels in self._gathered_levels().items():
+            columns[name] = self._category(name, levels)
         numbers = number_columns(plan)
         found = self.ask("moments")
         rows, present = round(float(found["rows"][0])), np.maximum(found["present"], 1.0)
@@ -165,27 +168,23 @@ class Coordinator:
             raise InvalidInput("; ".join(problems))
         return StudyPlan(**{**plan.model_dump(), "columns": columns, "rows": rows})
 
-    def _gathered_levels(self) -> dict[str, tuple[dict[str, int], int]]:
-        """Return the levels of each category that the codebook does not list, with rows, and rows without any."""
-        names = [name for name, entry in self.plan.columns.items()
-                 if entry.type == "category" and entry.levels is None]  # fmt: skip
-        if not names:
-            return {}
-        for cells in CELLS:
+    def _gathered_levels(self) -> dict[str, dict[str, int]]:
+        """Return the levels of each category that the codebook does not list, with their rows."""
+        names = open_categories(self.plan)
+        for cells in CELLS if names else ():
             found = self.ask(f"levels:{cells}")
             each = {name: levels_in(found[name], cells) for name in names}
-            if all(levels is not None for levels in each.values()):
-                rest = found["rest"].reshape(-1, 2)
-                for (other, _), levels in zip(rest, each.values(), strict=True):
-                    assert levels is not None
-                    if other > 0:
-                        levels[OTHER] = round(float(other))
-                return {
-                    name: (levels or {}, round(float(rest[k, 1]))) for k, (name, levels) in enumerate(each.items())
-                }
-        raise InvalidInput(f"a category has more than {CELLS[-1] // 2:,} levels; ignore it, or list its levels")
+            if None not in each.values():
+                others = zip(names, found["rest"].tolist(), strict=True)
+                rest: dict[str, dict[str, int]] = {name: {OTHER: round(n)} if n > 0 else {} for name, n in others}
+                return {name: {**(levels or {}), **rest[name]} for name, levels in each.items()}
+        if names:
+            raise InvalidInput(
+                f"a category has more than {CELLS[-1] // 2:,} levels; ignore it, or list its levels"
+            )
+        return {}
 
-    def _category(self, name: str, levels: Mapping[str, int], missing: int) -> Column:
+    def _category(self, name: str, levels: Mapping[str, int]) -> Column:
         """Return the entry of a category from its levels; the most frequent one is the reference."""
         target = name == self.plan.target
         if target:
@@ -226,10 +225,10 @@ class Totals:
         self.step_seconds = (coordinator.plan.rows or 1000 * sites) / sites * self.dim / NUMBERS_PER_SECOND
         self.slopes: NDArray[np.bool_] = slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
 
-    @cached_property
+    @property
     def smoothness(self) -> float:
-        """The largest curvature of any site's loss, or up to N^(1/16) times as much."""
-        return float(self.coordinator.ask("measure")["smoothness"][0] ** (1.0 / POWER))
+        """The largest curvature of any site's loss."""
+        return self.coordinator.smoothness
 
     def penalty(self, sums: ClosingSums) -> Array:
         """Return the second derivatives of the penalty in units of the sums, (dim,).

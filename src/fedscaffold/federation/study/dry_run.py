@@ -1,7 +1,7 @@
 """A dry run: the messages that a site would send in a study, from its table and the plan; nothing is sent."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from fedscaffold.federation.study.questions import CELLS, JUDGED, PHASES, allowe
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.reports.page import fmt, format_bytes
 
-SHOWN = 12  # levels of a column in the text; `to_json` has all
+SHOWN = 12  # levels of a column in the text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,34 +28,18 @@ class PhaseSize:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnColumn:
-    """A column at this site, for its people alone.
-
-    Parameters
-    ----------
-    name, unit
-        Name and unit of the column.
-    present
-        Rows that have a value.
-    mean, sd, low, high
-        Mean, standard deviation and range of a number; None for a category.
-    levels
-        Rows by level of a category; empty for a number.
-    merged
-        Levels with fewer rows than `min_cell`.
-    merged_into
-        The level that they are merged into before anything is added up; "" if there are none.
-    """
+    """A column at this site, for its people alone: of a number mean, deviation and range, of a category levels."""
 
     name: str
     unit: str = ""
-    present: int = 0
+    present: int = 0  # rows that have a value
     mean: float | None = None
     sd: float | None = None
     low: float | None = None
     high: float | None = None
-    levels: Mapping[str, int]
-    merged: tuple[str, ...] = ()
-    merged_into: str = ""
+    levels: Mapping[str, int]  # with their rows
+    merged: tuple[str, ...] = ()  # levels with fewer rows than `min_cell`
+    merged_into: str = ""  # the level that they become before anything is added up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,19 +65,6 @@ class DryRun:
     phases: tuple[PhaseSize, ...] = ()
     n_rows: int = 0
     columns: tuple[OwnColumn, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the dry run as JSON-compatible values."""
-        parts = {name: [asdict(one) for one in getattr(self, name)] for name in ("phases", "columns")}
-        return {
-            "plan": self.plan.to_json(),
-            "fingerprint": self.plan.fingerprint,
-            "masked": self.plan.sums == "secure",
-            "most_messages": self.plan.max_exchanges,
-            "problems": list(self.problems),
-            "rows": self.n_rows,
-            **parts,
-        }
 
     def text(self) -> str:
         """Return the dry run as text for people."""
@@ -224,12 +195,11 @@ def _own_column(rows: SiteRows, name: str) -> OwnColumn:
         return OwnColumn(
             name=name, unit=column.unit, present=values.size, mean=mean, sd=sd, low=low, high=high, levels={}
         )
-    counts = rows.counts(name)
-    merged = {level: count for level, count in counts.items() if count < plan.min_cell}
-    together = sum(merged.values()) >= plan.min_cell and (column.levels is None or OTHER in column.levels)
-    into = OTHER if together else "the reference level"
-    if name == plan.target or not merged:
-        merged, into = {}, ""
+    counts, merged, into = rows.counts(name), list[str](), ""
+    if name != plan.target:
+        rare, level = rows.merging(name)
+        merged = [one for one in rare if one is not None]
+        into = "" if not merged else OTHER if level == OTHER else "the reference level"
     return OwnColumn(
         name=name, present=sum(counts.values()), levels=counts, merged=tuple(merged), merged_into=into
     )

@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -24,7 +23,7 @@ from fedscaffold.inference.training import parse_tolerance
 from fedscaffold.models.coding import Coding
 from fedscaffold.problems.families import FAMILIES, Kind, TargetFamily
 
-FORMAT = "fedscaffold plan 1"
+FORMAT = "fedscaffold plan 2"
 OTHER = "(other)"  # stands for all levels that are rare at a site
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # becomes a file's name, and is shown on terminals
 MOST_SITES = 100_000  # sums have bits for a million
@@ -365,26 +364,20 @@ class StudyPlan(StudySettings):
             raise InvalidInput("the plan has no list of columns") from None
         return cls(**given)
 
-    @classmethod
-    def from_toml(cls, text: str, source: str) -> Self:
-        """Return the plan in the text of a TOML file."""
-        try:
-            return cls(**tomllib.loads(text))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InvalidInput(f"{source} is not a TOML file: {error}") from None
-        except InvalidInput as error:
-            raise InvalidInput(f"{source}: {error}") from None
-
     def to_toml(self) -> str:
-        """Return the text of a TOML file, from which `from_toml` makes an equal plan."""
-        values = self.model_dump(mode="json", exclude_defaults=True)
-        columns = values.pop("columns")
-        lines = [f"{name} = {toml_value(value)}" for name, value in values.items()]
-        for name, column in columns.items():
+        """Return the plan as text for people, in the format of a study's file."""
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"columns"})
+        return "\n".join([*(f"{name} = {toml_value(value)}" for name, value in values.items()), self.codebook()])
+
+    def codebook(self) -> str:
+        """Return the tables of the columns in TOML."""
+        lines = []
+        for name, column in self.columns.items():
+            said = {"type": column.type, **column.model_dump(mode="json", exclude_defaults=True)}
             lines += [
                 "",
                 f"[columns.{toml_value(name)}]",
-                *(f"{key} = {toml_value(value)}" for key, value in column.items()),
+                *(f"{key} = {toml_value(v)}" for key, v in said.items()),
             ]
         return "\n".join(lines) + "\n"
 

@@ -13,8 +13,7 @@ from fedscaffold.federation.client.store import SiteStore
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.plan import StudyPlan
-from fedscaffold.federation.study.questions import LARGEST
-from fedscaffold.federation.study.rows import SiteRows
+from fedscaffold.federation.study.rows import LARGEST, SiteRows
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.inference.sums import slope_mask
 from fedscaffold.models.fit import Fit

@@ -7,7 +7,6 @@ added*. Their lengths and units follow from the plan, so that a message's size s
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from fedscaffold.data.encoded import EncodedLogistic, EncodedMultinomial, Encode
 from fedscaffold.engines import choose_engine
 from fedscaffold.federation.study.numbers import WordBlock, counts, wide
 from fedscaffold.federation.study.plan import StudyPlan
-from fedscaffold.federation.study.rows import SiteRows
+from fedscaffold.federation.study.rows import LARGEST, SiteRows
 from fedscaffold.inference import ClosingSums, client_sums
 from fedscaffold.inference.sums import client_intercept
 from fedscaffold.methods import Scaffold
@@ -45,7 +44,8 @@ PHASES = {
 }
 BINS = 20  # of equal width in the predicted probability; half of them below 1/2
 POWER = 16  # of curvatures: the 16th root of their sum over N sites is the largest one up to a factor N^(1/16)
-LARGEST = 1e6  # coefficient of a standardised column: larger ones would test whether sums leave their range
+LARGEST_MEAN = 1e30  # of a column: a site's sum of squares about larger ones may leave its range by its rows
+ONCE = ("levels", "moments", "spreads", "measure", "evaluate")  # phases that a site answers once
 LONGEST_LEVEL = 124  # bytes of a level that is gathered
 KEY = 1 + 2 + 1 + LONGEST_LEVEL // 2  # numbers of a level: rows, checksum, length, and two bytes each
 
@@ -113,8 +113,8 @@ def blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
 def _blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
     name, _, cells = parse_phase(phase)
     if name == "levels":
-        open_ones = _open_categories(plan)
-        return [*(counts(name, cells * KEY) for name in open_ones), counts("rest", 2 * len(open_ones))]
+        open_ones = open_categories(plan)
+        return [*(counts(name, cells * KEY) for name in open_ones), counts("rest", len(open_ones))]
     if name == "moments":
         columns = len(number_columns(plan))
         return [counts("rows"), wide("exposure"), counts("present", columns), wide("sums", columns)]
@@ -131,7 +131,7 @@ def _blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
     if name == "noisy":
         return [WordBlock("change", dim, 0, 2)]  # whole numbers up to 2¹⁰⁷: no sum of rows and no noise is beyond
     if name == "evaluate":
-        found = [counts("rows"), WordBlock("loss", 1), WordBlock("squared loss", 1)]
+        found = [counts("rows"), WordBlock("loss", 1), wide("squared loss")]
         if plan.family.classes:
             K = coding.encoding.n_vectors
             found.append(counts("table", K * K) if K > 1 else counts("histogram", 2 * BINS))
@@ -145,7 +145,7 @@ def number_columns(plan: StudyPlan) -> list[str]:
     return [name for name, entry in plan.columns.items() if entry.type == "number"]
 
 
-def _open_categories(plan: StudyPlan) -> list[str]:
+def open_categories(plan: StudyPlan) -> list[str]:
     """Return the categories whose levels are gathered."""
     return [name for name, entry in plan.columns.items() if entry.type == "category" and entry.levels is None]
 
@@ -153,29 +153,8 @@ def _open_categories(plan: StudyPlan) -> list[str]:
 # at a site
 
 
-@dataclass
-class LocalState:
-    """A site's control variate, and the round of which it does not know the result yet.
-
-    Parameters
-    ----------
-    xi
-        The control variate, (dim,).
-    before, sent
-        The model at the beginning of the last round, and the site's local model after it; None before the first.
-    step_size, local_steps
-        γ and H of the last round.
-    """
-
-    xi: Array
-    before: Array | None = None
-    sent: Array | None = None
-    step_size: float = 1.0
-    local_steps: int = 1
-
-
 def numbers_for(
-    rows: SiteRows, phase: str, vector: Array, states: dict[str, LocalState], engine: str | Engine
+    rows: SiteRows, phase: str, vector: Array, states: dict[str, Any], engine: str | Engine
 ) -> dict[str, Any]:
     """Return a site's numbers for a question, by block.
 
@@ -186,7 +165,8 @@ def numbers_for(
     phase, vector
         Of the question.
     states
-        The site's control variates, by phase; changed by rounds of Scaffold.
+        By phase, as JSON holds them: the site's control variate ξ, and the round of which it does not know the
+        result yet, with the model before it, its local model after it, γ and H. Changed by rounds of Scaffold.
     engine
         Computes local steps.
 
@@ -202,7 +182,10 @@ def numbers_for(
     if name == "moments":
         return _moments(rows)
     if name == "spreads":
-        return {"squares": _spreads(rows, _checked(vector, len(number_columns(plan)), np.inf))}
+        names, squares = number_columns(plan), list[float]()
+        for column, mean in zip(names, _checked(vector, len(names), LARGEST_MEAN).tolist(), strict=True):
+            squares.append(float(np.nansum((rows.numbers(column) - mean) ** 2)))
+        return {"squares": squares}
     problem = rows.judged if judged else rows.problem
     if name == "measure":
         return {"smoothness": float(problem.smoothness(Batches())) ** POWER}
@@ -234,15 +217,18 @@ def _checked(vector: Array, size: int, largest: float = LARGEST) -> Array:
 
 
 def _levels(rows: SiteRows, cells: int) -> dict[str, Any]:
-    """Return tables of the frequent levels, and for each category the rows of rare levels and of none."""
+    """Return tables of the frequent levels, and for each category the rows of rare levels."""
     found: dict[str, Any] = {}
     rest, least = [], rows.plan.min_cell
-    for name in _open_categories(rows.plan):
+    for name in open_categories(rows.plan):
         usual = rows.frequent(name)
         missing = rows.labels(name).null_count
         other = rows.n_rows - missing - sum(usual.values())
+        few = sum(count for count in (other, missing) if count < least)
+        if few and usual:  # they count as the most frequent level, or would follow from all rows by subtraction
+            usual[max(usual, key=lambda level: usual[level])] += few
         found[name] = _level_table(usual, cells)
-        rest += [count if count >= least else 0 for count in (other, missing)]
+        rest.append(other if other >= least else 0)
     return {**found, "rest": rest}
 
 
@@ -264,17 +250,8 @@ def _moments(rows: SiteRows) -> dict[str, Any]:
     return {"rows": n, "exposure": exposures.sum(), "present": present, "sums": sums}
 
 
-def _spreads(rows: SiteRows, means: Array) -> list[float]:
-    found = []
-    for name, mean in zip(number_columns(rows.plan), means.tolist(), strict=True):
-        values = rows.numbers(name)
-        present = values[~np.isnan(values)]
-        found.append(float(np.sum((present - mean) ** 2)))
-    return found
-
-
 def _local_steps(
-    problem: EncodedProblem, phase: str, vector: Array, states: dict[str, LocalState], engine: str | Engine
+    problem: EncodedProblem, phase: str, vector: Array, states: dict[str, Any], engine: str | Engine
 ) -> dict[str, Any]:
     """Return n_c (θ_c − θ) after local steps from θ, and remember the round.
 
@@ -283,16 +260,21 @@ def _local_steps(
     step_size, steps, theta = float(vector[0]), int(vector[1]), vector[2:]
     if not (step_size > 0.0 and steps == vector[1] and 1 <= steps <= 1 << 20):
         raise InvalidInput("a round needs a positive step size and a whole number of local steps")
-    state = states.setdefault(phase, LocalState(np.zeros(problem.dim)))
-    xi = ControlVariates(state.xi[None, None])
-    if state.before is not None and state.sent is not None:
-        before = Scaffold(step_size=state.step_size, local_steps=state.local_steps)
-        xi = before.update_clients(
-            xi, state.sent[None, None], ServerState(state.before[None]), ServerState(theta[None])
+    last, xi = states.get(phase), ControlVariates(np.zeros((1, 1, problem.dim)))
+    if last is not None:
+        old, sent, before = (np.array(last[name])[None] for name in ("xi", "sent", "before"))
+        method = Scaffold(step_size=last["step_size"], local_steps=last["local_steps"])
+        xi = method.update_clients(
+            ControlVariates(old[None]), sent[None], ServerState(before), ServerState(theta[None])
         )
+    # beyond 2 over its curvature, steps at one site would grow until its part is all that shows in the sum
+    longest = 2.0 / float(problem.smoothness(Batches())) if last is None else last["longest_step"]
+    step_size = min(step_size, longest)
     with choose_engine(engine, problem).open(problem, Batches(), seed=0) as local_sgd:
         sent = local_sgd(theta[None], xi.xi, step_size=step_size, local_steps=steps, round=0)[0, 0]
-    states[phase] = LocalState(xi.xi[0, 0], theta.copy(), sent, step_size, steps)
+    vectors = {"xi": xi.xi[0, 0], "before": theta, "sent": sent}
+    states[phase] = {name: values.tolist() for name, values in vectors.items()}
+    states[phase] |= {"step_size": step_size, "local_steps": steps, "longest_step": longest}
     n = int(problem.sizes[0])
     return {"rows": n, "change": n * (sent - theta)}
 
@@ -307,30 +289,27 @@ def _evaluation(rows: SiteRows, theta: Array) -> dict[str, Any]:
         y = np.array(plain_columns(test.y))
         y[:, OFFSET] += alpha
         test = test.with_records(y=y)
-    each = _record_losses(test, theta)
+    margins = test.record_margins(theta)
+    if isinstance(test, EncodedMultinomial):
+        each = np.asarray(-log_softmax(margins)[np.arange(len(margins)), test.targets.astype(np.int64)])
+    else:
+        each = np.asarray(test.value(margins[:, 0], test.targets))
     found: dict[str, Any] = {"rows": int(test.sizes[0]), "loss": each.sum(), "squared loss": (each**2).sum()}
     least = rows.plan.min_cell if rows.plan.sums == "open" else 1
     if isinstance(test, EncodedMultinomial):
-        taken, true = test.record_margins(theta).argmax(axis=1), test.targets.astype(np.int64)
+        taken, true = margins.argmax(axis=1), test.targets.astype(np.int64)
         table = np.zeros((test.vectors, test.vectors), np.int64)
         np.add.at(table, (true, taken), 1)
-        found["table"] = np.where(table < least, 0, table)
+        few = ((table > 0) & (table < least)).any(axis=1, keepdims=True)
+        found["table"] = np.where(few, 0, table)  # the whole row, whose sum is known
     elif isinstance(test, EncodedLogistic):
-        probability, positive = expit(test.record_margins(theta)[:, 0]), test.targets > 0
+        probability, positive = expit(margins[:, 0]), test.targets > 0
         bins = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
         both = np.stack([np.bincount(bins[rows], minlength=BINS) for rows in (~positive, positive)])
         sums: Array = np.bincount(bins, probability, minlength=BINS).astype(np.float64)
         both, sums = without_small_bins(both, sums, least)
         found |= {"histogram": both.ravel(), "predicted": sums}
     return found
-
-
-def _record_losses(test: EncodedProblem, theta: Array) -> Array:
-    """Return the loss of each record, without penalty, (records,)."""
-    margins = test.record_margins(theta)
-    if isinstance(test, EncodedMultinomial):
-        return np.asarray(-log_softmax(margins)[np.arange(len(margins)), test.targets.astype(np.int64)])
-    return np.asarray(test.value(margins[:, 0], test.targets))
 
 
 def without_small_bins(both: Any, sums: Array, least: int) -> tuple[Any, Array]:

@@ -10,12 +10,12 @@ whose sum is random.
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
@@ -25,9 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.study.numbers import WordBlock, Words, add, negative, size_of
-
-LEAST_SECURE = 3  # sites: of two, each gets the other's numbers by subtracting its own from the sum
+from fedscaffold.federation.study.numbers import Words, whole, words_of
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -38,6 +36,17 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 def public_line(key: ec.EllipticCurvePrivateKey, site: str) -> str:
     """Return the public half of a site's key in OpenSSH's format, with the site's name."""
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() + f" {site}"
+
+
+def public_key(line: str) -> ec.EllipticCurvePublicKey:
+    """Return a site's or the coordinator's public key from its line; raise `InvalidInput` if it is not one."""
+    try:
+        found = load_ssh_public_key(" ".join(line.split()[:2]).encode())
+    except (ValueError, UnsupportedAlgorithm):
+        found = None
+    if not isinstance(found, ec.EllipticCurvePublicKey):
+        raise InvalidInput("it is not a public key of a site")
+    return found
 
 
 def fingerprint(public: str) -> str:
@@ -63,11 +72,9 @@ class Roster:
     def __post_init__(self) -> None:
         for site, key in self.keys.items():
             try:
-                found = load_ssh_public_key(" ".join(key.split()[:2]).encode())
-            except (ValueError, IndexError):
-                found = None
-            if not isinstance(found, ec.EllipticCurvePublicKey):
-                raise InvalidInput(f"the key of site {site!r:.60} is not a site's public key")
+                public_key(key)
+            except InvalidInput as error:
+                raise InvalidInput(f"the key of site {site!r:.60} cannot be used: {error}") from None
         if len({key.split()[1] for key in self.keys.values()}) < len(self.keys):
             raise InvalidInput("two sites have the same key")
 
@@ -116,35 +123,24 @@ class Masks:
     @cached_property
     def _secrets(self) -> dict[str, bytes]:
         """The secret that is shared with each other site."""
-        found = {}
-        for other, line in self.roster.keys.items():
-            if other != self.site:
-                public = load_ssh_public_key(" ".join(line.split()[:2]).encode())
-                assert isinstance(public, ec.EllipticCurvePublicKey)  # checked by the roster
-                found[other] = self.key.exchange(ec.ECDH(), public)
-        return found
+        others = {other: public_key(line) for other, line in self.roster.keys.items() if other != self.site}
+        return {other: self.key.exchange(ec.ECDH(), key) for other, key in others.items()}
 
-    def mask(self, words: Words, blocks: Sequence[WordBlock], context: str) -> Words:
+    def mask(self, words: Words, context: str) -> Words:
         """Return a message plus all masks of this site for a question.
 
         Parameters
         ----------
         words
             The site's numbers.
-        blocks
-            Their blocks.
         context
             The digest of all questions up to this one.
         """
-        parts = [words]
-        for other, shared in self._secrets.items():
-            stream = _keystream(shared, f"{self.roster.digest} {context}", size_of(blocks))
-            parts.append(stream if self.site < other else negative(stream, blocks))
-        return add(parts, blocks)
-
-
-def _keystream(shared: bytes, context: str, words: int) -> Words:
-    """Return pseudo-random words from a shared secret; every context has a key, so the counter starts at 0."""
-    key = HKDF(SHA256(), 32, salt=None, info=b"fedscaffold mask " + context.encode()).derive(shared)
-    encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
-    return np.frombuffer(encryptor.update(bytes(8 * words)), "<u8").astype(np.uint64)
+        total = whole(words)
+        for other, shared in self._secrets.items():  # every context has a key, so the counter starts at 0
+            info = f"fedscaffold mask {self.roster.digest} {context}".encode()
+            key = HKDF(SHA256(), 32, salt=None, info=info).derive(shared)
+            stream = Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(8 * words.size))
+            mask = int.from_bytes(stream, "little")
+            total += mask if self.site < other else -mask
+        return words_of(total, words.size)

@@ -20,8 +20,9 @@ from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.data.statistics import looks_like_identifiers
 from fedscaffold.data.tables import some
 from fedscaffold.federation.study.plan import OTHER, StudyPlan
-from fedscaffold.models.coding import Coding
+from fedscaffold.problems.base import TARGET
 
+LARGEST = 1e6  # standardised number, and coefficient: no sum of a site's leaves its range below it
 LEAST_ROWS_TO_SPLIT = 10  # a site with fewer rows leaves none out
 FACTOR = 5.0  # a mean that is this many times as far from 0 as a range allows suggests another unit
 
@@ -132,12 +133,9 @@ class SiteRows:
                 return ["the table has no rows"]
         except InvalidInput as error:
             return [str(error)]
-        for name, column in self.plan.columns.items():
+        for name in self.plan.columns:
             try:
-                if column.type == "number":
-                    found += self._problems_of_number(name)
-                elif name not in surveyed or name == self.plan.target:
-                    found += self._problems_of_category(name)
+                found += self._problems_of(name, surveyed=name in surveyed)
             except InvalidInput as error:
                 found.append(str(error))
         for role, name in self.plan.record_columns.items():
@@ -149,68 +147,85 @@ class SiteRows:
             if not np.isfinite(values).all() or (role != "offset" and values.min() <= 0.0):
                 must = "finite numbers" if role == "offset" else "positive numbers"
                 found.append(f"the {role} column {name!r} must hold {must} in all rows")
-        if self.plan.sums == "open" and not found and not self.plan.incomplete:
+        if self.plan.sums == "open" and self.plan.epsilon is None and not found and not self.plan.incomplete:
             found += self._disclosures()
         return found
 
-    def _problems_of_number(self, name: str) -> list[str]:
-        values, column, found = self.numbers(name), self.plan.columns[name], []
-        target = name == self.plan.target
-        present = values[~np.isnan(values)]
-        if present.size < values.size and (target or (self.plan.missing == "error" and self.plan.epsilon is None)):
+    def _problems_of(self, name: str, *, surveyed: bool) -> list[str]:
+        """Return everything that keeps a column from being encoded."""
+        plan, column, target, found = self.plan, self.plan.columns[name], name == self.plan.target, list[str]()
+        number = column.type == "number"
+        if surveyed and not (number or target):
+            return found
+        values = self.numbers(name) if number else np.zeros(0)
+        counts = {} if number else self.counts(name)
+        missing = int(np.isnan(values).sum()) if number else self.n_rows - sum(counts.values())
+        if missing and (target or (plan.missing == "error" and plan.epsilon is None)):
             advice = "drop those rows" if target else "fill them, or plan with missing='mean'"
-            found.append(f"column {name!r} has {values.size - present.size} missing values; {advice}")
-        if np.isinf(present).any():
-            found.append(f"column {name!r} has infinite values; replace them")
-            return found
-        if not present.size:
-            return found
-        if target:
-            must = self.plan.family.out_of_range(float(present.min()))
-            if must is None and self.plan.family.whole and (present % 1 != 0).any():
+            found.append(f"column {name!r} has {missing} missing values; {advice}")
+        if np.isinf(values).any():
+            return [*found, f"column {name!r} has infinite values; replace them"]
+        some_values = not target and column.levels is None and missing < self.n_rows
+        if some_values and looks_like_identifiers(name, self._column(name)):
+            found.append(f"column {name!r} looks like an identifier; plan without it")
+        strange = [level for level in counts if level not in (column.levels or counts)]
+        if strange:
+            known = some(column.levels or ())
+            found.append(
+                f"column {name!r} has the levels {some(strange)}, which the codebook does not list: {known}"
+            )
+        values = values[~np.isnan(values)]
+        return found + (self._problems_of_numbers(name, values) if values.size else [])
+
+    def _problems_of_numbers(self, name: str, values: Array) -> list[str]:
+        column, family, found = self.plan.columns[name], self.plan.family, list[str]()
+        if name == self.plan.target:
+            must = family.out_of_range(float(values.min()))
+            if must is None and family.whole and (values % 1 != 0).any():
                 must = "hold whole numbers"
             found += [f"the target {name!r} must {must} for kind={self.plan.kind!r}"] if must else []
-        elif looks_like_identifiers(name, self._column(name)):
-            found.append(f"column {name!r} looks like an identifier; plan without it")
-        if column.range is not None and not column.range[0] <= present.mean() <= column.range[1]:
+        if column.range is not None and not column.range[0] <= values.mean() <= column.range[1]:
             unit = f" {column.unit}" if column.unit else ""
-            off = abs(float(present.mean())) > FACTOR * max(map(abs, column.range))
+            off = abs(float(values.mean())) > FACTOR * max(map(abs, column.range))
             found.append(
                 f"column {name!r} has a mean outside the codebook's range of {column.range[0]:g} to "
                 f"{column.range[1]:g}{unit}; {'check its unit' if off else 'check its values'}"
             )
         return found
 
-    def _problems_of_category(self, name: str) -> list[str]:
-        counts, column, found = self.counts(name), self.plan.columns[name], []
-        target = name == self.plan.target
-        missing = self.n_rows - sum(counts.values())
-        if missing and (target or (self.plan.missing == "error" and self.plan.epsilon is None)):
-            advice = "drop those rows" if target else "fill them, or plan with missing='mean'"
-            found.append(f"column {name!r} has {missing} missing values; {advice}")
-        if not target and column.levels is None and looks_like_identifiers(name, self._column(name)):
-            found.append(f"column {name!r} looks like an identifier; plan without it")
-        if column.levels is not None:
-            strange = [level for level in counts if level not in column.levels]
-            if strange:
-                found.append(
-                    f"column {name!r} has the levels {some(strange)}, which the codebook does not list: "
-                    f"{some(column.levels)}"
-                )
-        return found
+    @cached_property
+    def _parts(self) -> dict[str, NDArray[np.bool_]]:
+        """Groups of rows whose sums the coordinator has, with words for them.
+
+        In an open study, rows that are left out to judge the model are one: their sums are a difference of others.
+        """
+        left = self.left_out
+        parts = {"": np.ones(self.n_rows, bool)}
+        if self.plan.sums == "open" and left.any():
+            parts |= {" that are left out": left, " that are not left out": ~left}
+        return parts
 
     def _disclosures(self) -> list[str]:
         """Return what an open study would disclose of this table; people decide before anything has left."""
-        coding, found, least = self.plan.coding(), [], self.plan.min_cell
-        if self.plan.hessians and self.n_rows < 3 * coding.dim:
-            found.append(
-                f"{self.n_rows} rows are too few for an open matrix of {coding.dim} coefficients, from which rows "
-                f"could be computed; three rows per coefficient are needed, or sums='secure'"
-            )
-        if self.plan.family.classes:
-            small = [level for level, count in self.counts(self.plan.target).items() if count < least]
-            if small:
-                found.append(f"class {some(small)} has fewer than {least} rows here; an open sum would show them")
+        table, found, least, dim = self.recoded(), list[str](), self.plan.min_cell, self.plan.coding().dim
+        for which, part in self._parts.items():
+            n = int(part.sum())
+            if self.plan.hessians and n < 3 * dim:
+                found.append(
+                    f"{n} rows{which} are too few for an open matrix of {dim} coefficients, from which rows could "
+                    "be computed; three rows per coefficient are needed, or sums='secure'"
+                )
+            for name, column in self.plan.columns.items():
+                tally = table.column(name).filter(part).value_counts()
+                values, counts = tally.field("values").to_pylist(), tally.field("counts").to_numpy()
+                few = [str(value) for value, count in zip(values, counts, strict=True) if count < least]
+                other = int(n - counts.max())
+                if column.type == "number" and 0 < other < least:
+                    found.append(f"column {name!r} differs from its usual value in {other} rows{which}")
+                elif column.type == "category" and few:
+                    what = "class" if name == self.plan.target else f"column {name!r}: level"
+                    rows = f"{least} rows{which or ' here'}"
+                    found.append(f"{what} {some(few)} has fewer than {rows}; an open sum would show them")
         return found
 
     def recoded(self) -> Any:
@@ -222,45 +237,53 @@ class SiteRows:
         for name, column in self.plan.columns.items():
             if column.type == "category":
                 values = self.labels(name)
-                if name != self.plan.target:
-                    private = self.plan.epsilon is not None
-                    values = values.fill_null(self._reference(name)) if private else self._merged(name)
+                if self.plan.epsilon is not None:
+                    values = values if name == self.plan.target else values.fill_null(self._reference(name))
+                elif name != self.plan.target:
+                    rare, merged = self.merging(name)
+                    known = pa.array([level for level in rare if level is not None], pa.string())
+                    is_rare = pa.compute.is_in(values, value_set=known)
+                    if None in rare:
+                        is_rare = pa.compute.or_(is_rare, pa.compute.is_null(values))
+                    values = pa.compute.if_else(is_rare, pa.scalar(merged), values)
                 table = table.set_column(table.schema.get_field_index(name), name, pa.chunked_array([values]))
         return table
 
-    def _reference(self, name: str) -> str:
-        column = self.plan.columns[name]
-        assert column.levels is not None
-        return column.levels[0] if column.reference is None else column.reference
+    def merging(self, name: str) -> tuple[list[str | None], str]:
+        """Return the rare levels of a feature, None among them for a few missing values, and what they become.
 
-    def _merged(self, name: str) -> Any:
-        """Return a feature's levels: known frequent ones as they are, others as OTHER, or as the reference.
-
-        The reference stands in if even all rare levels together have fewer than `min_cell` rows, so that no column
-        of the encoded table belongs to a few rows.
+        They become OTHER or, if even all of them together have fewer than `min_cell` rows, the reference: no
+        column of the encoded table belongs to a few rows.
         """
-        pa, column = tables.load_pyarrow(), self.plan.columns[name]
-        levels, values = column.levels or (), self.labels(name)
-        usual = pa.array([level for level in self.frequent(name) if level in levels and level != OTHER])
-        known = pa.compute.is_in(values, value_set=usual.cast(pa.string()))
-        absent = pa.compute.is_null(values)
-        if 0 < values.null_count < self.plan.min_cell:  # as many as a rare level, so merged like one
-            absent = pa.array(np.zeros(len(values), bool))
-        rare = int(len(values) - (pa.compute.sum(pa.compute.or_(known, absent)).as_py() or 0))
-        merged = OTHER if OTHER in levels and rare >= self.plan.min_cell else self._reference(name)
-        return pa.compute.if_else(pa.compute.or_(known, absent), values, pa.scalar(merged))
+        column, least, coded = self.plan.columns[name], self.plan.min_cell, self.labels(name).dictionary_encode()
+        levels = coded.dictionary.to_pylist()
+        codes = coded.indices.fill_null(len(levels)).to_numpy()
+        tally = np.array([np.bincount(codes[part], minlength=len(levels) + 1) for part in self._parts.values()])
+        known = [column.levels is None or (level in column.levels and level != OTHER) for level in levels]
+        rare = (tally.min(axis=0) < least) & (tally[0] > 0) | ~np.array([*known, True])
+        found = [level for level, few in zip([*levels, None], rare, strict=True) if few]
+        if tally[:, rare].sum(axis=1).min() >= least and (column.levels is None or OTHER in column.levels):
+            return found, OTHER
+        return found, self._reference(name)
+
+    def _reference(self, name: str) -> str:
+        """Return the level without a coefficient; the most frequent one here if the plan does not say it yet."""
+        column, counts = self.plan.columns[name], self.counts(name)
+        if column.reference is None and column.levels is None:
+            return max(counts, key=lambda level: counts[level], default="")
+        return (column.levels or ("",))[0] if column.reference is None else column.reference
 
     # what training uses, once the codebook is complete
 
     @cached_property
-    def coding(self) -> Coding:
-        """How rows become numbers."""
-        return self.plan.coding()
-
-    @cached_property
     def problem(self) -> EncodedProblem:
-        """The problem of all rows."""
-        return self.coding.problem(self.recoded())
+        """The problem of all rows, with numbers up to `LARGEST` whatever means and deviations the plan has."""
+        found = self.plan.coding().problem(self.recoded())
+        y = found.y.copy()
+        if not self.plan.family.log_link:  # whose targets are as they are in the table
+            targets = y if y.ndim == 1 else y[:, TARGET]
+            targets.clip(-LARGEST, LARGEST, out=targets)
+        return found.with_records(x=found.x.clip(-LARGEST, LARGEST), y=y)
 
     @cached_property
     def left_out(self) -> NDArray[np.bool_]:

@@ -7,8 +7,8 @@ numbers cannot be computed it is random, so that the sum over all sites is, and 
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,6 @@ from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.types import Array
 from fedscaffold.federation.client.store import MemoryStore, SiteStore
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload
@@ -26,8 +25,8 @@ from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.numbers import Words, encode
 from fedscaffold.federation.study.plan import StudyPlan
 from fedscaffold.federation.study.questions import (
+    ONCE,
     PHASES,
-    LocalState,
     Question,
     allowed,
     blocks_of,
@@ -284,7 +283,7 @@ class StudySite:
         roster = self._masks.roster
         if question.plan != plan.digest or question.roster != roster.digest:
             raise Refusal(RefusalCode.OTHER_SETTINGS, "the question is of another plan or roster")
-        state = self.store.load_note(STATE) or {"number": -1, "chain": BEGIN, "before": BEGIN}
+        state = self.store.load_note(STATE) or {"number": -1, "chain": BEGIN, "before": BEGIN, "once": []}
         if question.number == state["number"] and question.extend(state["before"]) == state["chain"]:
             return Payload({"number": question.number}, {"words": _words(state["reply"])})
         if question.number != state["number"] + 1:
@@ -293,21 +292,26 @@ class StudySite:
             raise Refusal(RefusalCode.POLICY_ROUNDS, f"the plan has at most {plan.max_exchanges} exchanges")
         if not allowed(plan, question.phase):
             raise Refusal(RefusalCode.BAD_REQUEST, f"the plan has no phase {question.phase!r:.40}")
+        if question.phase in state["once"]:
+            raise Refusal(RefusalCode.POLICY_ROUNDS, f"{question.phase} is answered once")
         if plan.epsilon is not None:
             from fedscaffold.federation.study.private import pay
 
             pay(plan, self.store, self.rules.epsilon, self.rules.delta)
         chain = question.extend(state["chain"])
-        words, local = self._numbers(plan, question, _local_states(state.get("local", {})))
-        blocks = blocks_of(plan, question.phase)
+        words, local = self._numbers(plan, question, state.get("local", {}))
         if plan.sums == "secure":
-            words = self._masks.mask(words, blocks, chain)
-        kept = {"number": question.number, "chain": chain, "before": state["chain"], "local": local}
+            words = self._masks.mask(words, chain)
+        once = [question.phase] * (parse_phase(question.phase)[0] in ONCE)
+        kept = {
+            "number": question.number, "chain": chain, "before": state["chain"], "local": local,
+            "once": [*state["once"], *once],
+        }  # fmt: skip
         self.store.save_note(STATE, {**kept, "reply": _text(words)})
         return Payload({"number": question.number}, {"words": words})
 
     def _numbers(
-        self, plan: StudyPlan, question: Question, states: dict[str, LocalState]
+        self, plan: StudyPlan, question: Question, states: dict[str, Any]
     ) -> tuple[Words, dict[str, Any]]:
         """Return the site's numbers as words, random ones if they cannot be computed, and its control variates."""
         blocks = blocks_of(plan, question.phase)
@@ -320,8 +324,9 @@ class StudySite:
             found = {block.name: np.full(block.length, np.nan) for block in blocks}
         if self.keep_numbers:
             kept = {name: np.ravel(values).tolist() for name, values in found.items()}
-            self.store.audit.write("numbers", phase=question.phase, number=question.number, values=kept)
-        return encode(found, blocks), {name: _plain(state) for name, state in states.items()}
+            what = PHASES[parse_phase(question.phase)[0]]
+            self.store.audit.write("numbers", phase=question.phase, number=question.number, what=what, values=kept)
+        return encode(found, blocks), states
 
     def _current_rows(self, plan: StudyPlan) -> SiteRows:
         stamp = (plan.digest, self.table.stamp if isinstance(self.table, TableFile) else None)
@@ -382,21 +387,3 @@ def _text(words: Words) -> str:
 
 def _words(text: str) -> Words:
     return np.frombuffer(b64decode(text), "<u8").astype(np.uint64)
-
-
-def _plain(state: LocalState) -> dict[str, Any]:
-    """Return a control variate and its round as JSON-compatible values."""
-    return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in asdict(state).items()}
-
-
-def _local_states(found: Mapping[str, Any]) -> dict[str, LocalState]:
-    def vector(values: Any) -> Array | None:
-        return None if values is None else np.asarray(values, np.float64)
-
-    return {
-        phase: LocalState(
-            np.asarray(one["xi"], np.float64), vector(one["before"]), vector(one["sent"]), one["step_size"],
-            one["local_steps"],
-        )
-        for phase, one in found.items()
-    }  # fmt: skip

@@ -24,63 +24,25 @@ MODEL = "model.json"
 
 
 class ResultDocument(BaseModel):
-    """The result as the coordinator sends it to all sites; other keys are left alone.
+    """The result as the coordinator sends it to all sites; other keys are left alone."""
 
-    Parameters
-    ----------
-    stopped
-        Why the study stopped without a result; "" if it did not.
-    rows
-        Rows of all sites together; None if they are not known.
-    reached
-        Whether the certified error is within the tolerance.
-    certified_error
-        The distance to the pooled model, "relative" and in "standard_errors"; empty under a privacy budget.
-    model
-        The model, as `Model.to_json` writes it.
-    summary
-        Standard errors, as `summary_to_plain` gives them.
-    """
-
-    stopped: str = ""
-    rows: int | None = None
-    reached: bool | None = None
-    certified_error: dict[str, float | None] = {}
-    model: dict[str, Any] | None = None
-    summary: dict[str, Any] | None = None
-
-
-@dataclass
-class SentPhase:
-    """The messages of one phase that left a site."""
-
-    what: str = ""
-    messages: int = 0
-    numbers: int = 0
-    bytes: int = 0
+    stopped: str = ""  # why the study stopped without a result
+    rows: int | None = None  # of all sites together, if they are known
+    reached: bool | None = None  # whether the certified error is within the tolerance
+    certified_error: dict[str, float | None] = {}  # "relative" and in "standard_errors"; empty under a budget
+    model: dict[str, Any] | None = None  # as `Model.to_json` writes it
+    summary: dict[str, Any] | None = None  # standard errors, as `summary_to_plain` gives them
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRecord:
-    """Everything that a site's store says about its study.
+    """Everything that a site's store says about its study."""
 
-    Parameters
-    ----------
-    sent
-        Log entries of the messages that left the site, in order.
-    troubles
-        Log entries of messages that it rejected, and of numbers that it could not compute.
-    plan, roster
-        The plan and the roster that it accepted; None before.
-    result, model, summary
-        The result that it received, and the model and the standard errors in it; None if it has none.
-    """
-
-    sent: list[Mapping[str, Any]] = field(default_factory=list)
-    troubles: list[Mapping[str, Any]] = field(default_factory=list)
-    plan: StudyPlan | None = None
-    roster: Roster | None = None
-    result: ResultDocument | None = None
+    sent: list[Mapping[str, Any]] = field(default_factory=list)  # log entries of messages that left, in order
+    troubles: list[Mapping[str, Any]] = field(default_factory=list)  # of rejected messages, and of failures
+    plan: StudyPlan | None = None  # that it accepted
+    roster: Roster | None = None  # that it accepted
+    result: ResultDocument | None = None  # that it received, with the model and the standard errors in it
     model: Model | None = None
     summary: Summary | None = None
 
@@ -126,17 +88,6 @@ class SiteRecord:
     def answers(self) -> list[Mapping[str, Any]]:
         """The messages with numbers."""
         return [entry for entry in self.sent if "numbers" in entry]
-
-    @property
-    def phases(self) -> dict[str, SentPhase]:
-        """Messages, numbers and bytes by phase."""
-        found: dict[str, SentPhase] = {}
-        for entry in self.answers:
-            one = found.setdefault(str(entry["phase"]), SentPhase(what=str(entry["what"])))
-            one.messages += 1
-            one.numbers += int(entry["numbers"])
-            one.bytes += int(entry["bytes"])
-        return found
 
 
 def write_site_page(store: SiteStore, path: str | os.PathLike[str]) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
-from fedscaffold.core.files import exclusive, folder_at, is_locked, read_text, write_text
+from fedscaffold.core.files import exclusive, is_locked, read_text, write_text
 from fedscaffold.core.provenance import now
 from fedscaffold.federation.study.plan import StudyPlan
+from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.inference.training import ErrorPoint, aim
 
 STATUS, LOCK = "status.json", "lock"
@@ -154,8 +155,8 @@ class StatusBoard:
         A process that exits on request, or is interrupted, as Flower interrupts one whose SuperLink is gone,
         reports nothing: the study can go on, and another process may do so already. Raises `InUse` if one does.
         """
-        if self.folder is not None and not self.folder.is_dir():
-            folder_at(self.folder).chmod(0o700)
+        if self.folder is not None:
+            private_folder(self.folder)
         whose = f"the study's folder {self.folder}"
         with nullcontext() if self.folder is None else exclusive(self.folder / LOCK, whose, wait=LOCK_WAIT):
             self._change()

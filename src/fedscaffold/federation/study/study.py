@@ -15,12 +15,11 @@ from fedscaffold.data import tables
 from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.study.coordinator import Coordinator, Totals
-from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.plan import Column, StudyPlan, StudySettings
 from fedscaffold.federation.study.questions import BINS
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.status import StatusBoard
-from fedscaffold.federation.study.transport import InProcess, Transport
+from fedscaffold.federation.study.transport import InProcess, Journal, SiteProblems, Transport
 from fedscaffold.inference.training import train
 from fedscaffold.models.fit import Fit
 
@@ -174,34 +173,21 @@ class Evaluation:
 def evaluation_of(
     total: Mapping[str, Array], by_site: Mapping[str, Mapping[str, Array]], plan: StudyPlan
 ) -> dict[str, Evaluation]:
-    """Return the evaluation of all sites together and, of open sums, of each site with enough rows.
-
-    Parameters
-    ----------
-    total
-        Sums over all sites.
-    by_site
-        Numbers of each site; empty for secure sums.
-    plan
-        The plan, whose `min_cell` is the least number of rows that are shown.
-    """
-    found = {ALL: _evaluation(total), **{site: _evaluation(one) for site, one in by_site.items()}}
-    return {name: one for name, one in found.items() if one.n_rows >= plan.min_cell}
-
-
-def _evaluation(numbers: Mapping[str, Array]) -> Evaluation:
-    n = round(float(numbers["rows"][0]))
-    mean = float(numbers["loss"][0]) / max(n, 1)
-    variance = max(float(numbers["squared loss"][0]) / max(n, 1) - mean**2, 0.0)
-    table = None
-    if "table" in numbers:
-        K = round(numbers["table"].size ** 0.5)
-        table = numbers["table"].reshape(K, K)
-    histogram = numbers["histogram"].reshape(2, BINS) if "histogram" in numbers else None
-    return Evaluation(
-        n_rows=n, loss=mean, loss_error=(variance / max(n - 1, 1)) ** 0.5, histogram=histogram,
-        predicted=numbers.get("predicted"), table=table,
-    )  # fmt: skip
+    """Return the evaluation from sums over all sites and, of open sums, from each site's with enough rows."""
+    found = {}
+    for name, numbers in {ALL: total, **by_site}.items():
+        n = round(float(numbers["rows"][0]))
+        mean = float(numbers["loss"][0]) / max(n, 1)
+        variance = max(float(numbers["squared loss"][0]) / max(n, 1) - mean**2, 0.0)
+        K = round(numbers["table"].size ** 0.5) if "table" in numbers else 0
+        one = Evaluation(
+            n_rows=n, loss=mean, loss_error=(variance / max(n - 1, 1)) ** 0.5,
+            histogram=numbers["histogram"].reshape(2, BINS) if "histogram" in numbers else None,
+            predicted=numbers.get("predicted"), table=numbers["table"].reshape(K, K) if K else None,
+        )  # fmt: skip
+        if n >= plan.min_cell:
+            found[name] = one
+    return found
 
 
 class Study(StudySettings):
@@ -324,7 +310,15 @@ class Study(StudySettings):
             problems = site.problems(plan)
             if problems:
                 raise InvalidInput(f"site {site.name}: {'; '.join(problems)}")
-        result = conduct(plan, InProcess(members), folder=folder)
+        try:
+            result = conduct(plan, InProcess(members), folder=folder)
+        except SiteProblems as error:  # whose people are the ones who called this
+            logs = {
+                site: [str(one.get("text")) for one in members[site].store.audit.read()] for site in error.codes
+            }
+            raise SiteProblems(
+                {site: f"site {site}: {log[-1]}" for site, log in logs.items()}, error.codes
+            ) from None
         return replace(result, log={name: site.log for name, site in members.items()})
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 from fedscaffold.core.checks import shown
@@ -92,14 +91,7 @@ class Unreachable(Exception):
 class FleetServer:
     """The coordinator's end: sites are known by their keys, and each has at most one message to answer.
 
-    Parameters
-    ----------
-    host, port
-        Address to listen on.
-    certificates
-        The server's certificate and key.
-    log
-        File for Flower's own lines, which would otherwise stand on the terminal.
+    Flower's own lines, which would otherwise stand on the terminal, go to the file `log`.
     """
 
     def __init__(self, *, host: str, port: int, certificates: Certificates, log: Path | None = None) -> None:
@@ -108,7 +100,16 @@ class FleetServer:
             FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         )
         self._state = cast(Any, factory.state())
-        self._app = make_fleet_app(factory)
+        self._app = FastAPI(  # Flower's Fleet API with authentication of nodes, and no other route
+            openapi_url=None,
+            middleware=[
+                Middleware(_SizeLimit), Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
+                Middleware(ProtobufTranslationMiddleware), Middleware(NodeAuthMiddleware),
+            ],
+        )  # fmt: skip
+        self._app.state.linkstate_factory = factory
+        self._app.state.enable_supernode_auth = True  # only keys that were registered before
+        self._app.include_router(fleet_router)
         self._nodes: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}
         self._asked: dict[str, str] = {}  # the id of each site's message
@@ -146,17 +147,11 @@ class FleetServer:
         while not self._server.started and self._thread.is_alive() and time.monotonic() < end:
             time.sleep(0.01)
         if not self._server.started:
-            self.close()
+            self.__exit__()
             raise InvalidInput(f"the server on port {self.port} did not start")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop listening."""
+    def __exit__(self, *error: object) -> None:
         self._server.should_exit = True
         self._thread.join(STOP_SECONDS)
         for handler in FLOWER_LOG.handlers:
@@ -248,23 +243,6 @@ class FleetServer:
                 self._state.object_store.delete(name)
 
 
-def make_fleet_app(factory: LinkStateFactory) -> FastAPI:
-    """Build the web application: Flower's Fleet API with authentication of nodes, and no other route."""
-    app = FastAPI(
-        openapi_url=None,
-        middleware=[
-            Middleware(_SizeLimit),
-            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-            Middleware(ProtobufTranslationMiddleware),
-            Middleware(NodeAuthMiddleware),
-        ],
-    )
-    app.state.linkstate_factory = factory
-    app.state.enable_supernode_auth = True  # only keys that were registered before
-    app.include_router(fleet_router)
-    return app
-
-
 class _SizeLimit:
     """Middleware that rejects requests without a length, or with one that no message of a study has."""
 
@@ -288,17 +266,7 @@ class Fetched(NamedTuple):
 
 
 class FleetConnection:
-    """A site's end: a node that fetches messages and sends replies.
-
-    Parameters
-    ----------
-    address
-        HOST:PORT of the coordinator.
-    authority
-        The certificate authority's certificate, in PEM.
-    key
-        The site's private key.
-    """
+    """A site's end: a node that fetches messages and sends replies; `authority` is a certificate in PEM."""
 
     def __init__(self, *, address: str, authority: str, key: ec.EllipticCurvePrivateKey) -> None:
         self.address = address

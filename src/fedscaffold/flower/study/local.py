@@ -12,9 +12,9 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import write_text
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.data.tables import check_names, labels, load_pyarrow, pick_all, some
-from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.plan import SITE_NAME, StudySettings
 from fedscaffold.federation.study.study import Study
+from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.flower.processes import end_process, flower_environment, free_port, start_bound
 from fedscaffold.flower.study.run import conduct_study
 from fedscaffold.flower.study.study_file import RunSettings, StudyFile, StudyFolder, write_invites
@@ -34,18 +34,10 @@ def site_files(
     folder: Callable[[], Path],
     columns: Iterable[str] = (),
 ) -> dict[str, Path]:
-    """Return a table for each site: the files themselves, or the parts of one file, split by a column.
+    """Return a table for each site: the files themselves, or the parts of one file, split by the column `client`.
 
-    Parameters
-    ----------
-    files
-        One file per site, or one file to split.
-    client
-        The column that says whose row it is; None for one file per site.
-    folder
-        folder() → where to write the parts; not called before everything has been checked.
-    columns
-        Names of columns that one file to split must have. Sites with separate files check theirs themselves.
+    Parts are written to `folder()`, which is not called before everything has been checked. One file to split must
+    have the `columns`; sites with separate files check theirs themselves.
     """
     for file in files:
         is_parquet(existing_file(file))
@@ -104,16 +96,7 @@ def _site_name(text: str) -> str:
 class LocalStudy:
     """A study with processes of this machine, one for each site, which end with it.
 
-    Parameters
-    ----------
-    folder
-        A folder for everything: coordinator/, and sites/ with a folder for each.
-    tables
-        The file of each site.
-    settings
-        The choices of the study.
-    say
-        Called with a sentence about whatever happens.
+    The folder gets coordinator/, and sites/ with a folder for each.
     """
 
     def __init__(

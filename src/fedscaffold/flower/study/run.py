@@ -10,15 +10,13 @@ from typing import Any
 from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InUse, InvalidInput
 from fedscaffold.core.files import folder_at
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.post import PostTransport
-from fedscaffold.federation.remote import RemoteTransport
-from fedscaffold.federation.study.journal import private_folder
+from fedscaffold.federation.remote import PostTransport, RemoteTransport
 from fedscaffold.federation.study.site import DOCUMENT, KIND
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct
+from fedscaffold.federation.study.transport import private_folder
 from fedscaffold.federation.verify import begin_bundle, save_result
-from fedscaffold.flower.study.site_folder import STOPPED
-from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
+from fedscaffold.flower.study.study_file import STOPPED, StudyFile, StudyFolder
 from fedscaffold.models.fit import Fit
 
 KEY_INTERVAL = 1.0  # seconds between two looks for keys that were accepted meanwhile
@@ -62,6 +60,7 @@ def conduct_study(
     board = board_of(StatusBoard(out, study.plan))
     more: dict[str, Any] = {
         "sites": study.plan.sites, "keys": keys, "signer": folder.signer(), "timeout": study.run.patience,
+        "linger": study.run.linger,
         "say": say, "on_site": board.site,
     }  # fmt: skip
     with ExitStack() as stack:
@@ -88,7 +87,8 @@ def conduct_study(
         except FedScaffoldError as error:
             document = json.dumps({"study": study.plan.name, STOPPED: f"the study has stopped: {error}"})
             last = Payload({KIND: "result", DOCUMENT: document})
-            transport.deliver(dict.fromkeys(study.plan.sites, last), STOP_SECONDS)
+            transport.linger = STOP_SECONDS
+            transport.deliver(dict.fromkeys(study.plan.sites, last))
             raise
 
 

@@ -1,16 +1,21 @@
-"""The coordinator's transport over the network: messages to the sites' nodes through Flower's Fleet API."""
+"""Both ends of a study over the network, by Flower's Fleet API: the coordinator's transport, a site's node."""
 
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.remote import RemoteTransport
 from fedscaffold.federation.signing import SIGNATURE
-from fedscaffold.flower.study.fleet import FleetServer
+from fedscaffold.flower.study.fleet import FleetConnection, FleetServer, Unreachable
 
 ASK_SILENT = 60.0  # seconds until a site that is online and silent is asked again, then twice as many each time
 LONGEST_SILENCE = 3600.0  # of these seconds
+SECONDS_PER_HEARTBEAT = 5.0  # a coordinator counts a node as gone after twenty without one
+FIRST_POLL, LONGEST_POLL, POLL_FACTOR = 0.05, 2.0, 1.1  # seconds between looks for messages, longer when idle
+RETRY = 3.0  # seconds before connecting again
+LINGER = 1.0  # seconds that a node stays after its last answer, which Flower forgets when it leaves
 
 
 class Sent(NamedTuple):
@@ -27,13 +32,6 @@ class FlowerTransport(RemoteTransport):
 
     A message or its reply may be lost on the way: a site that connects again, or is silent for long, is asked
     again, and gives the same reply to the same request.
-
-    Parameters
-    ----------
-    server
-        Serves the Fleet API.
-    more
-        See `RemoteTransport`.
     """
 
     def __init__(self, server: FleetServer, **more: Any) -> None:
@@ -80,3 +78,66 @@ class FlowerTransport(RemoteTransport):
                 self.on_site(site, state, "")
                 self.say(f"site {site} is {state}")
         self._online = online
+
+
+def answer_flower(
+    connection: FleetConnection,
+    *,
+    answer: Callable[[Payload], Payload],
+    done: Callable[[], bool],
+    say: Callable[[str], None],
+) -> None:
+    """Answer messages until `done()`; connect again whenever the connection is lost.
+
+    `answer` gives the signed reply to a request; `say` is called with a sentence when the state of the connection
+    changes.
+    """
+    said = ""
+
+    def say_once(sentence: str) -> None:
+        nonlocal said
+        if sentence != said:
+            say(sentence)
+        said = sentence
+
+    try:
+        while not done():
+            try:
+                connection.activate()
+                say_once(f"connected to {connection.address}")
+                _serve(connection, answer, done)
+            except Unreachable as error:
+                say_once(str(error))
+                time.sleep(RETRY)
+    finally:
+        connection.close()
+
+
+def _serve(connection: FleetConnection, answer: Callable[[Payload], Payload], done: Callable[[], bool]) -> None:
+    gone = threading.Event()
+
+    def beat() -> None:
+        while not gone.wait(SECONDS_PER_HEARTBEAT):
+            if not connection.beat():
+                gone.set()
+
+    beats = threading.Thread(target=beat, daemon=True)
+    beats.start()
+    try:
+        pause = FIRST_POLL
+        while not done() and not gone.is_set():
+            received = connection.fetch()
+            if received is not None:
+                connection.reply(received, answer(received.payload))
+                pause = FIRST_POLL
+            else:
+                time.sleep(pause)
+                pause = min(pause * POLL_FACTOR, LONGEST_POLL)
+        if done():
+            time.sleep(LINGER)
+    finally:
+        gone.set()
+        beats.join()
+        connection.deactivate()
+    if not done():
+        raise Unreachable(f"the coordinator at {connection.address} no longer knows this site; connecting again")

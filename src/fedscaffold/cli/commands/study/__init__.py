@@ -6,6 +6,7 @@ Modules that need cryptography or Flower are loaded by the commands that use the
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from fedscaffold.federation.study.roster import Roster
     from fedscaffold.federation.study.site import StudySite
     from fedscaffold.federation.study.status import StatusBoard
-    from fedscaffold.flower.study.site_folder import JoinedSite
+    from fedscaffold.flower.study.study_file import JoinedSite
 
 PAGE = "site.html"
 ACCEPT = ("ask", "auto")
+LONGEST_WAIT = 168.0  # hours: a coordinator that is away over a weekend, or waits for another site, is waited for
 
 app = typer.Typer(
     help="Run a study: one model for sites that keep their tables, which never leave them.",
@@ -89,7 +91,8 @@ def new(
             f"--{name}" for name, value in (("target", settings.get("target")), ("site", sites)) if not value
         ]
         if missing:
-            raise InvalidInput(f"give {' and '.join(missing)}")
+            example = f"fedscaffold study new {file.name} --target ill --like example.csv --site bonn,graz,kiel"
+            raise InvalidInput(f"give {' and '.join(missing)}, for example: {example}")
         plan = plan_from(settings, name=file.stem, sites=sites, like=like, rows=rows)
         write_text(file, StudyFile(plan, run_settings({} if address is None else {"address": address})).text())
         invites = write_invites(file)
@@ -147,6 +150,12 @@ def join(
         list[str] | None,
         typer.Option(help="SITE=FINGERPRINT of another site's key, from its people; repeatable."),
     ] = None,
+    wait: Annotated[
+        float, typer.Option(help="Hours without any message after which this site stops.", min=0.0)
+    ] = LONGEST_WAIT,
+    keep: Annotated[
+        bool, typer.Option("--keep-numbers", help="Also keep this site's numbers, by name, in its log.")
+    ] = False,
     show: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
     settings: CsvSettings = None,
 ) -> None:
@@ -159,8 +168,7 @@ def join(
         from fedscaffold.federation.study.dry_run import dry_run
         from fedscaffold.federation.study.roster import fingerprint
         from fedscaffold.federation.study.rows import TableFile
-        from fedscaffold.flower.study.site_folder import JoinedSite
-        from fedscaffold.flower.study.study_file import Invite
+        from fedscaffold.flower.study.study_file import Invite, JoinedSite
 
         if accept not in ACCEPT:
             raise InvalidInput(f"--accept must be one of {', '.join(ACCEPT)}, got {accept!r}")
@@ -169,7 +177,7 @@ def join(
         table = TableFile(data, csv_format(parse_settings(settings, CSV_SETTINGS)))
         joined = JoinedSite(
             folder=(state or invite.parent / f"{plan.name}-{invited.site}").resolve(), invite=invited,
-            table=table, policy=policy, peers=_peers(peer or [], plan.sites),
+            table=table, policy=policy, peers=_peers(peer or [], plan.sites), keep_numbers=keep,
         )  # fmt: skip
         typer.echo(f"study {plan.name}, plan {plan.fingerprint}: compare this with the coordinator's")
         again = joined.known
@@ -191,7 +199,7 @@ def join(
             f"sites' people: {fingerprint(site.public_key)}\n"
             f"log: {joined.folder / 'audit.jsonl'} will have all that leaves this site"
         )
-        _serve(joined, site, folder)
+        _serve(joined, site, folder, wait)
         _finish(joined, site)
     say(shown(joined.over, longest=1000))
     if joined.stopped:
@@ -199,11 +207,16 @@ def join(
     say(f"its result is in {joined.folder / 'result.json'}, what left in {joined.folder / PAGE}")
 
 
-def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None) -> None:
-    """Answer the coordinator, by files in a shared folder if there is one, until the study is over."""
-    last = [""]
+def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None, hours: float) -> None:
+    """Answer the coordinator, by files in a shared folder if there is one, until the study is over.
+
+    Raise `InvalidInput` after some hours without a message: the study may be over.
+    """
+    last, heard = [""], time.monotonic()
 
     def answer(request: "Payload") -> "Payload":
+        nonlocal heard
+        heard = time.monotonic()
         reply = joined.answer(site, request)
         why = joined.why_rejected(site, reply)
         now = str(request.values.get("phase", request.values.get("study-message", ""))) if why is None else why
@@ -213,19 +226,25 @@ def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None) -> None
         return reply
 
     def done() -> bool:
-        return bool(joined.over)
+        return bool(joined.over) or time.monotonic() > heard + 3600.0 * hours
 
     if shared is not None:
-        from fedscaffold.federation.post import answer_post
+        from fedscaffold.federation.remote import answer_post
 
         say(f"waiting for messages in {shared / joined.invite.plan.name}")
         answer_post(shared / joined.invite.plan.name, site=site.name, answer=answer, done=done)
-        return
-    from fedscaffold.flower.study.fleet import FleetConnection
-    from fedscaffold.flower.study.node import answer_flower
+    else:
+        from fedscaffold.flower.study.fleet import FleetConnection
+        from fedscaffold.flower.study.transport import answer_flower
 
-    connection = FleetConnection(address=joined.invite.address, authority=joined.invite.authority, key=site.key)
-    answer_flower(connection, answer=answer, done=done, say=say)
+        invite = joined.invite
+        connection = FleetConnection(address=invite.address, authority=invite.authority, key=site.key)
+        answer_flower(connection, answer=answer, done=done, say=say)
+    if not joined.over:
+        raise InvalidInput(
+            f"no message has come for {hours:g} hours; the study may be over: ask the coordinator, whose command "
+            "`study run` sends the result again; the same command joins again"
+        )
 
 
 def _finish(joined: "JoinedSite", site: "StudySite") -> None:
