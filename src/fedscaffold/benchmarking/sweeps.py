@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,7 +21,16 @@ import numpy as np
 from fedscaffold.benchmarking.cells import BatchSize, Cell, chosen_batch, finished, result_folder, text_table
 from fedscaffold.benchmarking.fits import Saturation, fit_saturation, reached_plateau
 from fedscaffold.core import npz, provenance
-from fedscaffold.core.checks import check_method, check_problem, choice, given, seed_number, shown, whole_number
+from fedscaffold.core.checks import (
+    check_method,
+    check_problem,
+    choice,
+    did_you_mean,
+    given,
+    seed_number,
+    shown,
+    whole_number,
+)
 from fedscaffold.core.display import Advance, Progress, new_axes, part_of, progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import write_frame
@@ -216,10 +224,9 @@ class Sweep:
         known = [name for names in owned.values() for name in names]
         for name in self.grid:
             if name not in known:
-                close = get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}? " if close else ""
+                hint = did_you_mean(name, known) or ";"
                 choices = "; ".join(f"{owner}: {', '.join(names)}" for owner, names in owned.items())
-                raise InvalidInput(f"unknown name {given(name)} in the grid; {hint}Known names of {choices}")
+                raise InvalidInput(f"unknown name {given(name)} in the grid{hint} Known names of {choices}")
         for name, each in parameters.items():
             needed = each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
             if needed and name not in self.grid:

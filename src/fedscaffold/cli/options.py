@@ -1,6 +1,5 @@
 """Options that several commands share, and options generated from settings."""
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,13 +12,14 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fedscaffold import methods
-from fedscaffold.core.checks import choice
+from fedscaffold.core.checks import choice, did_you_mean
 from fedscaffold.core.display import load_matplotlib
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.files import check_writable
@@ -63,8 +63,7 @@ PROBLEMS: dict[str, Callable[..., Any]] = {
 SEARCHED = ("step_size", "local_steps", "communication_probability")
 METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
 
-Problem = Annotated[str, typer.Option(help="regression or classification.")]
-AnyProblem = Annotated[
+Problem = Annotated[
     str,
     typer.Option(
         "--problem",
@@ -125,11 +124,6 @@ def require_packages(*names: str) -> None:
     for name in names:
         if find_spec(name) is None:
             raise missing_extra(f"{name} is not installed", extra="reproduce")
-
-
-def paper_problem(name: str) -> Any:
-    """Return the name of one of the paper's problems; raise unless it is one."""
-    return choice("problem", name, ("regression", "classification"))
 
 
 def batch_size_of(text: Any) -> int | None:
@@ -218,6 +212,7 @@ def _method_class(name: str) -> type[Any]:
         raise InvalidInput(
             f"method must begin with one of {', '.join(COMPARED)}, with the class name of an installed method, "
             f"or with the import path of one, such as damped.DampedScaffold; got {name!r}{why}"
+            f"{did_you_mean(name, COMPARED)}"
         ) from None
     if not is_dataclass(found) or not hasattr(found, "update_clients"):
         raise InvalidInput(f"method={name!r} is not a method: {found!r}")
@@ -244,6 +239,25 @@ def problem_of(text: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     return function, settings
 
 
+def make_problem(text: str, **usual: Any) -> Any:
+    """Return the problem of NAME or NAME:FIELD=VALUE,..., with the usual arguments unless others are given.
+
+    Usual arguments that the function does not take, such as a seed, are left out.
+    """
+    make, settings = problem_of(text)
+    try:
+        return make(**{**settings_taken_by(make, usual), **settings})
+    except (TypeError, ValueError) as error:  # names that it does not take, among others
+        raise error if isinstance(error, InvalidInput) else InvalidInput(f"--problem {text}: {error}") from None
+
+
+def settings_taken_by(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are parameters of a function; all if it takes any."""
+    parameters = inspect.signature(function).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return {name: value for name, value in settings.items() if takes_any or name in parameters}
+
+
 def import_from_here(module: str) -> ModuleType:
     """Import a module as `python -m` would, which also looks in the working folder."""
     here = str(Path.cwd())
@@ -268,7 +282,8 @@ def fields_of(option: str, text: str, *, allowed: Sequence[str] | None = None) -
         field, equals, value = part.partition("=")
         if not equals or field in given or (allowed is not None and field not in allowed):
             some = "fields, each once," if allowed is None else f"some of {', '.join(map(repr, allowed))}"
-            raise InvalidInput(f"{option} {text!r}: after the colon, give {some} as NAME=VALUE")
+            hint = "" if field in given else did_you_mean(field, allowed or ())
+            raise InvalidInput(f"{option} {text!r}: after the colon, give {some} as NAME=VALUE{hint}")
         given[field] = _value(value)
     return name, given
 
@@ -334,9 +349,8 @@ def parse_settings(
         if not equals:
             problems.add(f"--set must be NAME=VALUE, got {text!r}")
         elif name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"settings are {', '.join(map(repr, known))}"
-            problems.add(f"--set does not know {written!r}; {hint}")
+            hint = did_you_mean(name, known) or f"; settings are {', '.join(map(repr, known))}"
+            problems.add(f"--set does not know {written!r}{hint}")
         elif name in taken:
             problems.add(f"give {name!r} as --{name}, not with --set")
         elif name in found:
@@ -366,14 +380,16 @@ def print_table(
 
     Columns with a header are aligned to the right, except the first `left` ones; `widest` cuts long cells.
     """
-    table = Table(title=title and escape(title), show_header=bool(header), caption=caption)
+    console = Console(highlight=False)
+    wide = min(cell_len(title or ""), console.width)  # a title of several lines over a narrow table reads badly
+    table = Table(title=title and escape(title), show_header=bool(header), caption=caption, min_width=wide)
     for k, name in enumerate(header):
         side: Any = "left" if k < left else "right"
         cut: dict[str, Any] = {"max_width": widest, "overflow": "ellipsis", "no_wrap": k < left} if widest else {}
         table.add_column(escape(name), justify=side, **cut)
     for row in rows:
         table.add_row(*(escape(cell) if isinstance(cell, str) else cell for cell in row))
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
 def with_error(found: MeanEstimate | Plateau) -> str:

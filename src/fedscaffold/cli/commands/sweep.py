@@ -18,13 +18,13 @@ EXAMPLES = (
     "  fedscaffold sweep --problem classification --clients 100,1000 --method scaffold --method fedavg "
     "--predict --plot plateaus.png\n\n"
     "  fedscaffold sweep --problem my_module.make_problem:noise=2 --batch-size 1,10\n\n"
-    "  fedscaffold sweep --problem ridge-stream --clients 1000000 --engine ray:address=auto  (a cluster)\n\n"
+    "  fedscaffold sweep --problem ridge-stream --clients 1000000 --engine ray:address=auto    # a cluster\n\n"
     "After an interruption the same command resumes; another grid with the same --out runs only its new cells."
 )
 
 
 def command(
-    problem: options.AnyProblem = "regression",
+    problem: options.Problem = "regression",
     clients: options.SeveralClients = "10,100,1000",
     method: options.Methods = None,
     step_size: options.SeveralStepSizes = "0.05",
