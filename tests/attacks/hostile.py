@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 import fedscaffold as fs
-from fedscaffold.benchmarking import Sweep, compare, sweep
+from fedscaffold.benchmarking import Sweep, compare
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.data import partition
 from fedscaffold.federation.client.policy import SitePolicy
@@ -159,8 +159,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         ),
         "Sweep": (Sweep, STUDY_OF_RUNS),
         "sweep": (
-            partial(sweep, progress=False),
-            {"study": Sweep(**STUDY_OF_RUNS), "out": None, "engine": "reference", "predict": False},
+            partial(Sweep(**STUDY_OF_RUNS).run, progress=False),
+            {"out": None, "engine": "reference", "predict": False},
         ),
         "compare": (
             partial(compare, progress=False),

@@ -192,9 +192,44 @@ class Sweep:
             found.setdefault(json.dumps(cell.settings(), sort_keys=True), cell)
         return list(found.values())
 
-    def run(self, **settings: Any) -> "SweepTable":
-        """Run every cell and return the table: `sweep(self, **settings)`."""
-        return sweep(self, **settings)
+    def run(
+        self,
+        *,
+        out: Path | None = None,
+        engine: str | Engine = "auto",
+        predict: bool = False,
+        progress: Progress = None,
+    ) -> "SweepTable":
+        """Run every cell and return a table with a row for each.
+
+        Parameters
+        ----------
+        out
+            A folder. Finished cells are kept in its folder "cells", and neither the same call nor another grid
+            runs them again; the table is written to "sweep.parquet". Several sweeps may use it at the same time.
+        engine, progress
+            As in `fedscaffold.run`.
+        predict
+            Whether to add the plateaus that theory predicts.
+
+        Returns
+        -------
+        The table.
+
+        Raises
+        ------
+        InvalidInput
+            If a problem cannot be made or a cell does not fit its problem; before any cell is run.
+        """
+        choice("predict", predict, (True, False))
+        choose_engine(engine)
+        folder = None if out is None else result_folder(out, ["sweep.parquet"])
+        runner = _Runner(self, engine, folder)
+        with progress_bar("Sweep", progress) as advance:
+            table = SweepTable(runner.rows(advance, predict=predict), _name(self.problem))
+        if out is not None:
+            write_frame(Path(out) / "sweep.parquet", table.to_frame())
+        return table
 
     def _values(self) -> dict[str, list[Any]]:
         """Return the values of each name in the grid; one value counts as a list of one."""
@@ -254,58 +289,6 @@ class Sweep:
             seed=seed_number("seed", runs["seed"]),
             start=choice("start", runs["start"], get_args(Start)),
         )
-
-
-def sweep(
-    study: Sweep,
-    *,
-    out: Path | None = None,
-    engine: str | Engine = "auto",
-    predict: bool = False,
-    progress: Progress = None,
-) -> "SweepTable":
-    """Run every cell of a sweep and return a table with a row for each.
-
-    Parameters
-    ----------
-    study
-        The cells to run.
-    out
-        A folder. Finished cells are kept in its folder "cells", and neither the same call nor another grid runs
-        them again; the table is written to "sweep.parquet". Several sweeps may use it at the same time.
-    engine, progress
-        As in `fedscaffold.run`.
-    predict
-        Whether to add the plateaus that theory predicts.
-
-    Returns
-    -------
-    The table.
-
-    Raises
-    ------
-    InvalidInput
-        If a problem cannot be made or a cell does not fit its problem; before any cell is run.
-
-    Examples
-    --------
-    >>> import fedscaffold as fs
-    >>> grid = {"n_clients": [2, 4], "dim": 2, "step_size": 0.1, "local_steps": 2}
-    >>> study = fs.benchmarking.Sweep(problem=fs.problems.RidgeStream, grid=grid, rounds=9)
-    >>> [row.outcome for row in fs.benchmarking.sweep(study, engine="reference").rows]
-    ['moving', 'moving']
-    """
-    if not isinstance(study, Sweep):
-        raise InvalidInput(f"sweep needs a Sweep, got {given(study)}")
-    choice("predict", predict, (True, False))
-    choose_engine(engine)
-    folder = None if out is None else result_folder(out, ["sweep.parquet"])
-    runner = _Runner(study, engine, folder)
-    with progress_bar("Sweep", progress) as advance:
-        table = SweepTable(runner.rows(advance, predict=predict), _name(study.problem))
-    if out is not None:
-        write_frame(Path(out) / "sweep.parquet", table.to_frame())
-    return table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
