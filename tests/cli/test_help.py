@@ -49,8 +49,8 @@ def test_help_says_what_each_argument_is(name: tuple[str, ...]) -> None:
     page = " ".join(help_of(name).split())
     for argument in COMMANDS[name].params:
         if isinstance(argument, click.Argument):
-            assert argument.help, argument.name  # type: ignore[attr-defined]
-            assert argument.help in page  # type: ignore[attr-defined]
+            assert argument.help, argument.name
+            assert argument.help in page
 
 
 @pytest.mark.parametrize("name", COMMANDS, ids=" ".join)

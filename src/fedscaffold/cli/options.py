@@ -31,22 +31,11 @@ from fedscaffold.federation.run_config import find_method
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.simulation.stages.stationarity import MeanEstimate, Plateau
 
-COMPARED: dict[str, type[Any]] = {
-    "scaffold": methods.Scaffold,
-    "fedavg": methods.FedAvg,
-    "two-sided": methods.TwoSidedScaffold,
-    "proxskip": methods.ProxSkip,
-    "fedlin": methods.FedLin,
-    "fedprox": methods.FedProx,
-    "fedsplit": methods.FedSplit,
-    "scallion": methods.Scallion,
-    "tamuna": methods.Tamuna,
-    "local-svrg": methods.LocalSvrg,
-    "vr-proxskip": methods.VRProxSkip,
-    "randprox": methods.RandProx,
-    "amplified-scaffold": methods.AmplifiedScaffold,
-    "apda": methods.Apda,
-}
+METHODS = {name.lower(): name for name in methods.__all__} | {"twosided": "TwoSidedScaffold"}  # without hyphens
+SHORT_NAMES = (
+    "scaffold", "fedavg", "two-sided", "proxskip", "fedlin", "fedprox", "fedsplit", "scallion", "tamuna",
+    "local-svrg", "vr-proxskip", "randprox", "amplified-scaffold", "apda",
+)  # fmt: skip
 UNLESS_GIVEN: dict[str, Any] = {
     "server_step_size": 1.0,
     "proximal_weight": 1.0,
@@ -61,7 +50,7 @@ PROBLEMS: dict[str, Callable[..., Any]] = {
     "logistic-stream": partial(LogisticStream, dim=20),
 }
 SEARCHED = ("step_size", "local_steps", "communication_probability")
-METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
+METHOD_NAMES = f"{', '.join(SHORT_NAMES)}, or module.Class of your own"
 
 Problem = Annotated[
     str,
@@ -174,7 +163,7 @@ def candidates_of(
 ) -> list[Method]:
     """Parse NAME or NAME:FIELD=VALUE,... into candidates of a method: a grid over settings that are not given.
 
-    NAME is one of COMPARED, the class name of an installed method, or an import path.
+    NAME is a short name, the class name of an installed method, or an import path.
 
     The grid is over the step size and the number of local steps, for methods with random numbers of steps their
     mean 1/p. Other settings that a method needs come from UNLESS_GIVEN if they are not given, or from constants of
@@ -203,16 +192,18 @@ def candidates_of(
 def _method_class(name: str) -> type[Any]:
     """Return a method by its short name, its class name if installed, or its import path, module.Class."""
     module, _, own = name.rpartition(".")
+    found: Any
     try:
-        if name in COMPARED:
-            return COMPARED[name]
-        found = find_method(name) if not module else getattr(import_from_here(module), own)
+        if module:
+            found = getattr(import_from_here(module), own)
+        else:
+            found = find_method(METHODS.get(name.replace("-", "").lower(), name))
     except (ImportError, AttributeError, ValueError) as error:
         why = f" ({error})" if module else ""
         raise InvalidInput(
-            f"method must begin with one of {', '.join(COMPARED)}, with the class name of an installed method, "
+            f"method must begin with one of {', '.join(SHORT_NAMES)}, with the class name of an installed method, "
             f"or with the import path of one, such as damped.DampedScaffold; got {name!r}{why}"
-            f"{did_you_mean(name, COMPARED)}"
+            f"{did_you_mean(name, SHORT_NAMES)}"
         ) from None
     if not is_dataclass(found) or not hasattr(found, "update_clients"):
         raise InvalidInput(f"method={name!r} is not a method: {found!r}")

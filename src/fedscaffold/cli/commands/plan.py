@@ -107,7 +107,8 @@ def command(
                 positive("the squared error to reach", number)
                 batch, how = options.batch_size_of(batch_size or "10"), "sharp" if methods is not None else mode
                 made = options.make_problem(problem, n_clients=clients, **table.table)
-                found = plan(made, target_mse=number, batch_size=batch, mode=how or "sharp", **goal)
+                goal |= {"target_mse": number, "mode": how or "sharp"}
+                found = plan(made, batch_size=batch, **goal)
         typer.echo(found.explain())
         if plot is not None:
             axes: Any = found.plot()
@@ -125,13 +126,13 @@ def _for_table(
     batching = tables.parse_batch(batch_size or "auto")
     batch = automatic_batch(made.sizes) if batching == "auto" else batching
     sizes = candidate_batches(made.sizes) if batching == "auto" else [batch]
-    how = "sharp" if goal["methods"] is not None else mode or "first_order"
+    how: Any = "sharp" if goal["methods"] is not None else mode or "first_order"
     target: dict[str, Any] = {"target_mse": prepared.target_mse, "optimum": prepared.optimum}
     try:
         if mode in (None, "first_order") and len(sizes) > 1:
             batch = fastest_plan(made, sizes, **target).batch_size
             typer.echo(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
-        costs = {} if "round_cost" in goal else costs_in_seconds(made, batch)
+        costs: dict[str, Any] = {} if "round_cost" in goal else costs_in_seconds(made, batch)
         limits = {"max_rounds": MAX_ROUNDS, **goal}
         return plan(made, batch_size=batch, mode=how, **target, **limits, **costs)
     except OutOfReach as error:

@@ -1,15 +1,12 @@
 """`fedscaffold sweep`: grids of runs, in one table that grows."""
 
-from numbers import Real
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from fedscaffold.benchmarking import Sweep
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
-from fedscaffold.core.checks import positive, whole_number
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -46,10 +43,6 @@ def command(
     advice = RESUMABLE if out else "with --out FOLDER the same command could resume"
     with refusals(interrupted=advice):
         function, arguments = options.problem_of(problem)
-        if isinstance(arguments.get("spectrum"), Real):  # one number for all features
-            # at most a vector that fits in memory
-            dim = whole_number("dim", arguments.get("dim", 20), least=1, most=10**6)
-            arguments["spectrum"] = [np.full(dim, positive("spectrum", arguments["spectrum"]))]
         sizes = options.numbers_of("--step-size", step_size or "", float)
         lengths = options.numbers_of("--local-steps", local_steps, int, least=1)
         methods = [
