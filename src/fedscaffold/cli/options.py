@@ -192,7 +192,6 @@ def candidates_of(
 def _method_class(name: str) -> type[Any]:
     """Return a method by its short name, its class name if installed, or its import path, module.Class."""
     module, _, own = name.rpartition(".")
-    found: Any
     try:
         if module:
             found = getattr(import_from_here(module), own)
@@ -205,7 +204,7 @@ def _method_class(name: str) -> type[Any]:
             f"or with the import path of one, such as damped.DampedScaffold; got {name!r}{why}"
             f"{did_you_mean(name, SHORT_NAMES)}"
         ) from None
-    if not is_dataclass(found) or not hasattr(found, "update_clients"):
+    if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "update_clients")):
         raise InvalidInput(f"method={name!r} is not a method: {found!r}")
     return found
 
