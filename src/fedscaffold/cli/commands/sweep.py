@@ -11,7 +11,7 @@ from fedscaffold.cli.errors import RESUMABLE, refusals
 EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold sweep --problem ridge-stream --clients 10,100,1000 --step-size 0.01,0.05 "
-    "--local-steps 10,100 --repetitions 5 --out results/\n\n"
+    "--local-steps 10,100 --out results/\n\n"
     "  fedscaffold sweep --problem classification --clients 100,1000 --method scaffold --method fedavg "
     "--predict --plot plateaus.png\n\n"
     "  fedscaffold sweep --problem my_module.make_problem:noise=2 --batch-size 1,10\n\n"
