@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 import fedscaffold as fs
-from fedscaffold.benchmarking import Sweep, compare, sweep
+from fedscaffold.benchmarking import Sweep, compare
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.data import partition
 from fedscaffold.federation.client.policy import SitePolicy
@@ -145,9 +145,9 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "Trace.load": (fs.Trace.load, {"path": folder / "x.npz"}),
         "Model.load": (fs.Model.load, {"path": folder / "text.json"}),
         "Encoding.load": (fs.data.Encoding.load, {"path": folder / "text.json"}),
-        "from_frame": (fs.data.from_frame, {"frame": FRAME, **TABLE_OPTIONS}),
-        "from_csv": (fs.data.from_file, {"path": folder / "t.csv", **TABLE_OPTIONS}),
-        "from_parquet": (fs.data.from_file, {"path": folder / "t.parquet", **TABLE_OPTIONS}),
+        "from_frame": (fs.data.from_frame, {"data": FRAME, **TABLE_OPTIONS}),
+        "from_csv": (fs.data.from_file, {"data": folder / "t.csv", **TABLE_OPTIONS}),
+        "from_parquet": (fs.data.from_file, {"data": folder / "t.parquet", **TABLE_OPTIONS}),
         "open_problem": (fs.data.open_problem, {"data": folder / "t.csv", "target": "y", "client": "site", "l2": 0.1}),
         "iid": (partition.iid, {"y": Y.ravel(), **PART}),
         "dirichlet": (partition.dirichlet, {"y": LABELS.ravel(), "alpha": 1.0, **PART}),
@@ -159,8 +159,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         ),
         "Sweep": (Sweep, STUDY_OF_RUNS),
         "sweep": (
-            partial(sweep, progress=False),
-            {"study": Sweep(**STUDY_OF_RUNS), "out": None, "engine": "reference", "predict": False},
+            partial(Sweep(**STUDY_OF_RUNS).run, progress=False),
+            {"out": None, "engine": "reference", "predict": False},
         ),
         "compare": (
             partial(compare, progress=False),

@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.benchmarking import Sweep, sweep, sweeps
+from fedscaffold.benchmarking import Sweep, sweeps
 from fedscaffold.benchmarking.sweeps import SweepRow, SweepTable
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines import Ray
@@ -284,7 +284,6 @@ def but(**wrong: Any) -> Sweep:
         (lambda: swept(but(problem=not_a_problem)), "problem must be a problem"),
         (lambda: swept(SMALL, engine="foo"), "engine must be one of"),
         (lambda: swept(SMALL, out=Path(__file__)), "cannot make a folder"),
-        (lambda: sweep(cast(Any, GRID.grid)), "sweep needs a Sweep"),
     ],
 )
 def test_bad_input_is_rejected_before_any_cell_is_run(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedscaffold import Model
-from fedscaffold.models import folder
+from fedscaffold.cli.commands import fit as command
 from tests.cli.test_fit import FILES as FIT_FILES
 from tests.cli.test_fit import HERE, invoke, refused
 from tests.hospitals import cancer, diabetes, written
@@ -20,7 +20,7 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
     words = ["fit", table, "--target", "diagnosis", *HERE]
     printed = invoke(*words, "--out", tmp_path / "whole")
     assert "are read from" not in printed
-    monkeypatch.setattr(folder, "default_max_bytes_in_memory", lambda: 1000)
+    monkeypatch.setattr(command, "default_max_bytes_in_memory", lambda: 1000)
     printed = invoke(*words, "--out", out)
     assert f"are read from {out / 'cache'}; that folder may be removed" in printed
     assert sorted(file.name for file in out.iterdir()) == FILES

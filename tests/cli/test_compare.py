@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 import fedscaffold as fs
-from fedscaffold.cli.commands.compare import _nested
 from fedscaffold.cli.main import app
 from fedscaffold.cli.options import candidates_of
 from fedscaffold.core.random.stream import Batches
@@ -66,12 +65,26 @@ def test_methods_are_compared_by_loss() -> None:
     assert f"{trace.loss[0, -1]:.3g}" in result.output
 
 
-def test_smaller_problems_are_parts_of_the_largest() -> None:
-    found = {each.n_clients: each for each in _nested("regression", [4, 10, 2], l2=0.01, seed=1)}
-    assert list(found) == [2, 4, 10]
-    whole = fs.problems.paper("regression", n_clients=10, l2=0.01, seed=1)
-    assert found[10].fingerprint() == whole.fingerprint()
-    assert found[4].fingerprint() == whole.subset([0, 1, 5, 6]).fingerprint()
+def test_smaller_problems_are_parts_of_the_largest(tmp_path: Path) -> None:
+    out, method = tmp_path / "out", fs.Scaffold(step_size=0.1, local_steps=4)
+    fixed = [
+        "--method",
+        "scaffold:local_steps=4,step_size=0.1",
+        "--clients",
+        "10,4",
+        "--rounds",
+        "3",
+        "--seed",
+        "1",
+    ]
+    result = runner.invoke(app, ["compare", *fixed, "--repetitions", "1", "--l2", "0.1", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    whole = fs.problems.paper("classification", n_clients=10, l2=0.1, seed=1)
+    curves = pd.read_parquet(out / "curves.parquet")
+    for problem in (whole, whole.subset([0, 3, 6, 9])):
+        trace = fs.run(problem, method, rounds=3, batch_size=10, seed=1, progress=False)
+        found = curves[curves["n_clients"] == problem.n_clients]["mse"]
+        assert found.tolist() == trace.mse[0].tolist()
 
 
 def test_candidates() -> None:

@@ -1,6 +1,7 @@
-"""Help pages: every default is shown, every command has an example, and options stay few."""
+"""Help pages: every default is shown, every command has examples that it takes, and options stay few."""
 
 import re
+import shlex
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ COMMANDS = dict(commands())
 
 
 def help_of(name: tuple[str, ...]) -> str:
-    result = runner.invoke(app, [*name, "--help"], env={"COLUMNS": "300", "NO_COLOR": "1"})
+    result = runner.invoke(app, [*name, "--help"], env={"COLUMNS": "400", "NO_COLOR": "1"})
     assert result.exit_code == 0
     return result.output
 
@@ -41,6 +42,26 @@ def test_help_shows_every_default_and_an_example(name: tuple[str, ...]) -> None:
             (line,) = re.findall(rf"^\W*{option.opts[0]}(?![\w-]).*\[.*$", page, flags=re.MULTILINE)[:1] or [""]
             assert f"[default: {default}]" in line, (option.opts[0], default, line)
     assert f"fedscaffold {' '.join(name)}" in page.partition("Usage")[2].partition("\n")[2]
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_help_says_what_each_argument_is(name: tuple[str, ...]) -> None:
+    page = " ".join(help_of(name).split())
+    for argument in COMMANDS[name].params:
+        if isinstance(argument, click.Argument):
+            assert argument.help, argument.name
+            assert argument.help in page
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_the_command_takes_the_examples_of_its_help(name: tuple[str, ...]) -> None:
+    """A shell that gets an example as it stands calls the command with options and arguments that it has."""
+    found = re.findall(r"^ \$ (fedscaffold .*?) *$", help_of(name), flags=re.MULTILINE)
+    assert found
+    for example in found:
+        words = shlex.split(example, comments=True)[1:]
+        assert tuple(words[: len(name)]) == name
+        COMMANDS[name].make_context(" ".join(name), words[len(name) :])  # raises if it has no such option
 
 
 def test_options_stay_few() -> None:

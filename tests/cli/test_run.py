@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
+from fedscaffold.cli.options import print_table
 from fedscaffold.core import npz as arrays
 
 QUICK = ["run", "--clients", "4", "--rounds", "6", "--local-steps", "5"]
@@ -139,3 +140,28 @@ def test_a_method_of_ones_own_by_its_import_path(tmp_path: Path, monkeypatch: py
         result = runner.invoke(app, [*words, name])
         assert result.exit_code == 2
         assert message in result.output
+
+
+def test_a_field_that_the_problem_does_not_have_is_one_sentence() -> None:
+    result = runner.invoke(app, ["run", "--problem", "ridge-stream:dims=3"])
+    assert result.exit_code == 2
+    assert (
+        "--problem ridge-stream:dims=3: RidgeStream() got an unexpected keyword argument 'dims'" in result.output
+    )
+    assert "did you mean 'dim'?" in result.output
+
+
+def test_a_problem_of_ones_own_need_not_take_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = (
+        "import fedscaffold as fs\ndef make(n_clients): return fs.problems.RidgeStream(n_clients=n_clients, dim=2)"
+    )
+    (tmp_path / "seedless_problem.py").write_text(make)
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, ["run", "--problem", "seedless_problem.make", "--clients", "3", "--rounds", "2"])
+    assert result.exit_code == 0, result.output
+    assert "3 clients" in result.output
+
+
+def test_a_title_stays_on_one_line_over_a_narrow_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("A title that is longer than its table", [("a", "1")])
+    assert capsys.readouterr().out.splitlines()[0].strip() == "A title that is longer than its table"

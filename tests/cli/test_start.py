@@ -10,6 +10,7 @@ import click
 import numpy as np
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from fedscaffold.cli import commands
 from fedscaffold.cli.main import SUMMARIES, app
@@ -108,3 +109,25 @@ def test_a_command_without_its_packages_says_what_to_install(command: str) -> No
     assert done.returncode == 2
     assert "pip install 'fedscaffold[" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["runn"], "no command runn; did you mean run?"),
+        (["study", "jon"], "Did you mean 'join'?"),
+        (["run", "--lr", "0.1"], "no option --lr; did you mean --step-size?"),
+        (["run", "--learning-rate", "0.1"], "did you mean --step-size?"),
+        (["run", "--n_rounds", "3"], "did you mean --rounds?"),
+        (["run", "--local-epochs", "3"], "did you mean --local-steps?"),
+        (["fit", "--alpha", "1"], "did you mean --l2?"),
+        (["fit", "t.csv", "--label", "ill"], "did you mean --target?"),
+        (["study", "join", "--dat", "t.csv"], "did you mean --data?"),
+        (["run", "--qqq", "3"], "no option --qqq "),
+    ],
+)
+def test_an_unknown_command_or_option_gets_the_name_that_was_meant(words: list[str], hint: str) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, words)
+    assert result.exit_code == 2
+    assert hint in result.output
+    assert result.output.lower().count("did you mean") <= 1

@@ -48,3 +48,9 @@ def test_an_array_that_was_exchanged_is_noticed(tmp_path: Path) -> None:
             mixed.writestr(name, data)
     with pytest.raises(ValueError, match="its digest does not match"):
         npz.read(tmp_path / "z.npz")
+
+
+def test_another_file_is_named_without_advice_to_load_pickles(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"x.npz was not written by fedscaffold: it is not an .npz file$"):
+        npz.read(tmp_path / "x.npz")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fedscaffold as fs
 from fedscaffold.cli import table_options
 from fedscaffold.cli.main import app
-from fedscaffold.data import from_file, from_frame, open_problem
+from fedscaffold.data import from_frame, open_problem
 from fedscaffold.data.settings import (
     FitTableSettings,
     TableKeywords,
@@ -33,16 +33,15 @@ def test_keywords_have_the_names_and_types_of_the_settings() -> None:
 @pytest.mark.parametrize(
     ("function", "settings"),
     [
-        (from_frame, TableSettings), (from_file, TableSettings),
+        (from_frame, TableSettings),
         (open_problem, FitTableSettings), (fs.fit, FitTableSettings),
     ],
 )  # fmt: skip
 def test_signatures_show_every_setting_with_its_default(function: Any, settings: type[Any]) -> None:
     shown = inspect.signature(function).parameters
     documented = parameter_entries(function.__doc__)
-    hidden = () if function in (from_file, open_problem, fs.fit) else ("delimiter", "decimal", "encoding")
     for each in fields(settings):
-        if each.name in OPTIONAL and each.name not in hidden and each.default is not MISSING:
+        if each.name in OPTIONAL and each.default is not MISSING:
             assert shown[each.name].default == each.default, each.name
             assert each.name in documented
 
@@ -105,6 +104,9 @@ def test_every_setting_can_be_given_on_the_command_line(monkeypatch: pytest.Monk
         assert "enough" in CliRunner().invoke(app, line).output
         expected = {"target": "y", "client": "c", **{name: value for name, (_, value) in values.items()}}
         assert {name: value for name, value in found.items() if name in expected} == expected
+    for text, value in (("auto", "auto"), ("0.5", 0.5), ("0", 0)):
+        CliRunner().invoke(app, ["inspect", str(table), "--target", "y", "--client", "c", "--l2", text])
+        assert found["l2"] == value
 
 
 @pytest.mark.parametrize(

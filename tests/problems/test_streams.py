@@ -201,3 +201,8 @@ def test_refusals(kwargs: Any, words: str) -> None:
     for kind in KINDS:
         with pytest.raises(fs.InvalidInput, match=words):
             kind(**{"n_clients": 4, "dim": 3, **kwargs})
+
+
+def test_one_number_is_the_variance_of_every_feature() -> None:
+    problem = RidgeStream(n_clients=2, dim=3, spectrum=2.0)
+    assert problem.fingerprint() == RidgeStream(n_clients=2, dim=3, spectrum=[2.0, 2.0, 2.0]).fingerprint()

@@ -26,8 +26,8 @@ from fedscaffold.core.types import Array
 from fedscaffold.problems.newton import NoMinimiser, SmoothFunction, minimise
 from fedscaffold.reports.figures import CurvePanel, draw_curves, draw_panel
 from fedscaffold.simulation.observers import resolve_observers
-from fedscaffold.simulation.rounds import initial_state, open_rounds
-from fedscaffold.simulation.run_method import bits, costs
+from fedscaffold.simulation.rounds import State
+from fedscaffold.simulation.run_method import bits, costs, run_to_end
 from fedscaffold.simulation.setup import RunSetup, validate_run
 
 if TYPE_CHECKING:
@@ -515,26 +515,24 @@ def _simulate(setting: _Setting, method: Method, most: tuple[float, float]) -> C
     problem, target = setting.problem, setting.target
     allowed, gradients, vectors = _affordable(setting, method)
     last = allowed if target is None else 2 * allowed  # a target reached at round t must be kept until 2t
-    setup = setting.setup(method)
-    state = initial_state(problem, method, setup.theta)
-    values = [setting.values(0, state.theta, None)]
-    means = [float(values[0].mean())]
-    diverged = False
-    with np.errstate(over="ignore", invalid="ignore"), open_rounds(setup) as step:
-        while state.round < last:
-            half = state.round // 2
-            if target is not None:
-                if means[half] <= target and holds_from(np.array(means), target) is not None:
-                    break
-                if half >= most[0] and gradients[half] >= most[1]:
-                    break
-            try:
-                state = step(state)
-            except Diverged:
-                diverged = True
-                break
-            values.append(setting.values(state.round, state.theta, values[-1]))
-            means.append(float(values[-1].mean()))
+    values: list[Array] = []
+    means: list[float] = []
+
+    def record(state: State) -> bool:
+        """Keep the values of a round; return True if the target is kept, or cannot be reached at less cost."""
+        values.append(setting.values(state.round, state.theta, values[-1] if values else None))
+        means.append(float(values[-1].mean()))
+        if target is None:
+            return False
+        half = state.round // 2
+        kept = means[half] <= target and holds_from(np.array(means), target) is not None
+        return kept or (half >= most[0] and gradients[half] >= most[1])
+
+    setup, diverged = replace(setting.setup(method), rounds=last), False
+    try:
+        run_to_end(setup, None, record=record, arrays=lambda: ({}, {}), file=None, progress=lambda done: None)
+    except Diverged:
+        diverged = True
     arrays = {
         "values": np.stack(values, axis=1),
         "gradients": gradients[: len(values)],

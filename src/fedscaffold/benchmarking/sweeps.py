@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,7 +21,16 @@ import numpy as np
 from fedscaffold.benchmarking.cells import BatchSize, Cell, chosen_batch, finished, result_folder, text_table
 from fedscaffold.benchmarking.fits import Saturation, fit_saturation, reached_plateau
 from fedscaffold.core import npz, provenance
-from fedscaffold.core.checks import check_method, check_problem, choice, given, seed_number, shown, whole_number
+from fedscaffold.core.checks import (
+    check_method,
+    check_problem,
+    choice,
+    did_you_mean,
+    given,
+    seed_number,
+    shown,
+    whole_number,
+)
 from fedscaffold.core.display import Advance, Progress, new_axes, part_of, progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import write_frame
@@ -184,9 +192,44 @@ class Sweep:
             found.setdefault(json.dumps(cell.settings(), sort_keys=True), cell)
         return list(found.values())
 
-    def run(self, **settings: Any) -> "SweepTable":
-        """Run every cell and return the table: `sweep(self, **settings)`."""
-        return sweep(self, **settings)
+    def run(
+        self,
+        *,
+        out: Path | None = None,
+        engine: str | Engine = "auto",
+        predict: bool = False,
+        progress: Progress = None,
+    ) -> "SweepTable":
+        """Run every cell and return a table with a row for each.
+
+        Parameters
+        ----------
+        out
+            A folder. Finished cells are kept in its folder "cells", and neither the same call nor another grid
+            runs them again; the table is written to "sweep.parquet". Several sweeps may use it at the same time.
+        engine, progress
+            As in `fedscaffold.run`.
+        predict
+            Whether to add the plateaus that theory predicts.
+
+        Returns
+        -------
+        The table.
+
+        Raises
+        ------
+        InvalidInput
+            If a problem cannot be made or a cell does not fit its problem; before any cell is run.
+        """
+        choice("predict", predict, (True, False))
+        choose_engine(engine)
+        folder = None if out is None else result_folder(out, ["sweep.parquet"])
+        runner = _Runner(self, engine, folder)
+        with progress_bar("Sweep", progress) as advance:
+            table = SweepTable(runner.rows(advance, predict=predict), _name(self.problem))
+        if out is not None:
+            write_frame(Path(out) / "sweep.parquet", table.to_frame())
+        return table
 
     def _values(self) -> dict[str, list[Any]]:
         """Return the values of each name in the grid; one value counts as a list of one."""
@@ -216,10 +259,9 @@ class Sweep:
         known = [name for names in owned.values() for name in names]
         for name in self.grid:
             if name not in known:
-                close = get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}? " if close else ""
+                hint = did_you_mean(name, known) or ";"
                 choices = "; ".join(f"{owner}: {', '.join(names)}" for owner, names in owned.items())
-                raise InvalidInput(f"unknown name {given(name)} in the grid; {hint}Known names of {choices}")
+                raise InvalidInput(f"unknown name {given(name)} in the grid{hint} Known names of {choices}")
         for name, each in parameters.items():
             needed = each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
             if needed and name not in self.grid:
@@ -247,58 +289,6 @@ class Sweep:
             seed=seed_number("seed", runs["seed"]),
             start=choice("start", runs["start"], get_args(Start)),
         )
-
-
-def sweep(
-    study: Sweep,
-    *,
-    out: Path | None = None,
-    engine: str | Engine = "auto",
-    predict: bool = False,
-    progress: Progress = None,
-) -> "SweepTable":
-    """Run every cell of a sweep and return a table with a row for each.
-
-    Parameters
-    ----------
-    study
-        The cells to run.
-    out
-        A folder. Finished cells are kept in its folder "cells", and neither the same call nor another grid runs
-        them again; the table is written to "sweep.parquet". Several sweeps may use it at the same time.
-    engine, progress
-        As in `fedscaffold.run`.
-    predict
-        Whether to add the plateaus that theory predicts.
-
-    Returns
-    -------
-    The table.
-
-    Raises
-    ------
-    InvalidInput
-        If a problem cannot be made or a cell does not fit its problem; before any cell is run.
-
-    Examples
-    --------
-    >>> import fedscaffold as fs
-    >>> grid = {"n_clients": [2, 4], "dim": 2, "step_size": 0.1, "local_steps": 2}
-    >>> study = fs.benchmarking.Sweep(problem=fs.problems.RidgeStream, grid=grid, rounds=9)
-    >>> [row.outcome for row in fs.benchmarking.sweep(study, engine="reference").rows]
-    ['moving', 'moving']
-    """
-    if not isinstance(study, Sweep):
-        raise InvalidInput(f"sweep needs a Sweep, got {given(study)}")
-    choice("predict", predict, (True, False))
-    choose_engine(engine)
-    folder = None if out is None else result_folder(out, ["sweep.parquet"])
-    runner = _Runner(study, engine, folder)
-    with progress_bar("Sweep", progress) as advance:
-        table = SweepTable(runner.rows(advance, predict=predict), _name(study.problem))
-    if out is not None:
-        write_frame(Path(out) / "sweep.parquet", table.to_frame())
-    return table
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,13 +3,16 @@
 Loading all of them takes a second, so that the list of commands is kept here, with a sentence for each.
 """
 
+import re
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Annotated, Any
 
 import click
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.main import get_command
+from typer.utils import get_params_from_function
 
 import fedscaffold
 from fedscaffold.cli.start import loading
@@ -44,6 +47,20 @@ class Commands(TyperGroup):
         context.meta["words"] = words
         return context
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that the words name; raise with a similar name if there is none."""
+        if args[0] not in SUMMARIES and not args[0].startswith("-"):
+            raise _unknown("command", args[0], SUMMARIES, ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an unknown option raises with the one that it probably stands for, such as --lr."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            at = error.ctx or ctx
+            raise _unknown("option", error.option_name, [each.opts[0] for each in at.command.params], at) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of the help page."""
         return list(SUMMARIES)
@@ -61,6 +78,16 @@ class Commands(TyperGroup):
         page.format_help(ctx, formatter)
 
 
+def _unknown(what: str, name: str, known: Iterable[str], ctx: click.Context) -> click.UsageError:
+    """Return the error for an unknown command or option, which suggests a known one."""
+    from fedscaffold.core.checks import similar_name
+
+    words = {each.lstrip("-").replace("-", "_"): each for each in known}
+    meant = similar_name(name.lstrip("-").replace("-", "_"), words)
+    hint = f"; did you mean {words[meant]}?" if meant else ""
+    return click.UsageError(f"there is no {what} {name}{hint}", ctx)
+
+
 def _load(name: str) -> click.Command:
     """Return a command from its file, which has a function `command`, or an `app` with further commands."""
     with loading():
@@ -69,7 +96,26 @@ def _load(name: str) -> click.Command:
     if app is None:
         app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="rich")
         app.command(name, epilog=module.EXAMPLES)(module.command)
-    return get_command(app)
+    found: Any = get_command(app)
+    found.suggest_commands = False  # Click does already
+    for each in (found, *getattr(found, "commands", {}).values()):
+        _complete_help(each)
+    return found
+
+
+def _complete_help(command: click.Command) -> None:
+    """Join lines of a paragraph, which Rich would break again, mark examples, and give arguments their help.
+
+    The newest Click drops what Typer says of arguments.
+    """
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    command.epilog = re.sub(r"^ *(?=fedscaffold )", "$ ", command.epilog or "", flags=re.MULTILINE)
+    if command.callback is not None:
+        declared = get_params_from_function(command.callback)
+        for parameter in command.params:
+            if isinstance(parameter, TyperArgument):
+                parameter.help = declared[str(parameter.name)].default.help
 
 
 app = typer.Typer(

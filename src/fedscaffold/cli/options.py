@@ -1,6 +1,5 @@
 """Options that several commands share, and options generated from settings."""
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,13 +12,14 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fedscaffold import methods
-from fedscaffold.core.checks import choice
+from fedscaffold.core.checks import choice, did_you_mean
 from fedscaffold.core.display import load_matplotlib
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.files import check_writable
@@ -31,22 +31,11 @@ from fedscaffold.federation.run_config import find_method
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.simulation.stages.stationarity import MeanEstimate, Plateau
 
-COMPARED: dict[str, type[Any]] = {
-    "scaffold": methods.Scaffold,
-    "fedavg": methods.FedAvg,
-    "two-sided": methods.TwoSidedScaffold,
-    "proxskip": methods.ProxSkip,
-    "fedlin": methods.FedLin,
-    "fedprox": methods.FedProx,
-    "fedsplit": methods.FedSplit,
-    "scallion": methods.Scallion,
-    "tamuna": methods.Tamuna,
-    "local-svrg": methods.LocalSvrg,
-    "vr-proxskip": methods.VRProxSkip,
-    "randprox": methods.RandProx,
-    "amplified-scaffold": methods.AmplifiedScaffold,
-    "apda": methods.Apda,
-}
+METHODS = {name.lower(): name for name in methods.__all__} | {"twosided": "TwoSidedScaffold"}  # without hyphens
+SHORT_NAMES = (
+    "scaffold", "fedavg", "two-sided", "proxskip", "fedlin", "fedprox", "fedsplit", "scallion", "tamuna",
+    "local-svrg", "vr-proxskip", "randprox", "amplified-scaffold", "apda",
+)  # fmt: skip
 UNLESS_GIVEN: dict[str, Any] = {
     "server_step_size": 1.0,
     "proximal_weight": 1.0,
@@ -61,10 +50,9 @@ PROBLEMS: dict[str, Callable[..., Any]] = {
     "logistic-stream": partial(LogisticStream, dim=20),
 }
 SEARCHED = ("step_size", "local_steps", "communication_probability")
-METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
+METHOD_NAMES = f"{', '.join(SHORT_NAMES)}, or module.Class of your own"
 
-Problem = Annotated[str, typer.Option(help="regression or classification.")]
-AnyProblem = Annotated[
+Problem = Annotated[
     str,
     typer.Option(
         "--problem",
@@ -127,11 +115,6 @@ def require_packages(*names: str) -> None:
             raise missing_extra(f"{name} is not installed", extra="reproduce")
 
 
-def paper_problem(name: str) -> Any:
-    """Return the name of one of the paper's problems; raise unless it is one."""
-    return choice("problem", name, ("regression", "classification"))
-
-
 def batch_size_of(text: Any) -> int | None:
     """Parse a batch size: a number of records, or None for 'full'."""
     if text == "full":
@@ -180,7 +163,7 @@ def candidates_of(
 ) -> list[Method]:
     """Parse NAME or NAME:FIELD=VALUE,... into candidates of a method: a grid over settings that are not given.
 
-    NAME is one of COMPARED, the class name of an installed method, or an import path.
+    NAME is a short name, the class name of an installed method, or an import path.
 
     The grid is over the step size and the number of local steps, for methods with random numbers of steps their
     mean 1/p. Other settings that a method needs come from UNLESS_GIVEN if they are not given, or from constants of
@@ -210,16 +193,18 @@ def _method_class(name: str) -> type[Any]:
     """Return a method by its short name, its class name if installed, or its import path, module.Class."""
     module, _, own = name.rpartition(".")
     try:
-        if name in COMPARED:
-            return COMPARED[name]
-        found = find_method(name) if not module else getattr(import_from_here(module), own)
+        if module:
+            found = getattr(import_from_here(module), own)
+        else:
+            found = find_method(METHODS.get(name.replace("-", "").lower(), name))
     except (ImportError, AttributeError, ValueError) as error:
         why = f" ({error})" if module else ""
         raise InvalidInput(
-            f"method must begin with one of {', '.join(COMPARED)}, with the class name of an installed method, "
+            f"method must begin with one of {', '.join(SHORT_NAMES)}, with the class name of an installed method, "
             f"or with the import path of one, such as damped.DampedScaffold; got {name!r}{why}"
+            f"{did_you_mean(name, SHORT_NAMES)}"
         ) from None
-    if not is_dataclass(found) or not hasattr(found, "update_clients"):
+    if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "update_clients")):
         raise InvalidInput(f"method={name!r} is not a method: {found!r}")
     return found
 
@@ -242,6 +227,25 @@ def problem_of(text: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     function = PROBLEMS[choice("problem", name, tuple(PROBLEMS))]
     function.__name__ = name
     return function, settings
+
+
+def make_problem(text: str, **usual: Any) -> Any:
+    """Return the problem of NAME or NAME:FIELD=VALUE,..., with the usual arguments unless others are given.
+
+    Usual arguments that the function does not take, such as a seed, are left out.
+    """
+    make, settings = problem_of(text)
+    try:
+        return make(**{**settings_taken_by(make, usual), **settings})
+    except (TypeError, ValueError) as error:  # names that it does not take, among others
+        raise error if isinstance(error, InvalidInput) else InvalidInput(f"--problem {text}: {error}") from None
+
+
+def settings_taken_by(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are parameters of a function; all if it takes any."""
+    parameters = inspect.signature(function).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return {name: value for name, value in settings.items() if takes_any or name in parameters}
 
 
 def import_from_here(module: str) -> ModuleType:
@@ -268,7 +272,8 @@ def fields_of(option: str, text: str, *, allowed: Sequence[str] | None = None) -
         field, equals, value = part.partition("=")
         if not equals or field in given or (allowed is not None and field not in allowed):
             some = "fields, each once," if allowed is None else f"some of {', '.join(map(repr, allowed))}"
-            raise InvalidInput(f"{option} {text!r}: after the colon, give {some} as NAME=VALUE")
+            hint = "" if field in given else did_you_mean(field, allowed or ())
+            raise InvalidInput(f"{option} {text!r}: after the colon, give {some} as NAME=VALUE{hint}")
         given[field] = _value(value)
     return name, given
 
@@ -334,9 +339,8 @@ def parse_settings(
         if not equals:
             problems.add(f"--set must be NAME=VALUE, got {text!r}")
         elif name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"settings are {', '.join(map(repr, known))}"
-            problems.add(f"--set does not know {written!r}; {hint}")
+            hint = did_you_mean(name, known) or f"; settings are {', '.join(map(repr, known))}"
+            problems.add(f"--set does not know {written!r}{hint}")
         elif name in taken:
             problems.add(f"give {name!r} as --{name}, not with --set")
         elif name in found:
@@ -366,14 +370,16 @@ def print_table(
 
     Columns with a header are aligned to the right, except the first `left` ones; `widest` cuts long cells.
     """
-    table = Table(title=title and escape(title), show_header=bool(header), caption=caption)
+    console = Console(highlight=False)
+    wide = min(cell_len(title or ""), console.width)  # a title of several lines over a narrow table reads badly
+    table = Table(title=title and escape(title), show_header=bool(header), caption=caption, min_width=wide)
     for k, name in enumerate(header):
         side: Any = "left" if k < left else "right"
         cut: dict[str, Any] = {"max_width": widest, "overflow": "ellipsis", "no_wrap": k < left} if widest else {}
         table.add_column(escape(name), justify=side, **cut)
     for row in rows:
         table.add_row(*(escape(cell) if isinstance(cell, str) else cell for cell in row))
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
 def with_error(found: MeanEstimate | Plateau) -> str:

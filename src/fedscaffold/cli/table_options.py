@@ -51,10 +51,7 @@ class TableFlags:
     @cached_property
     def table(self) -> dict[str, Any]:
         """The given settings of the table, by name."""
-        parsed = {
-            name: parse_setting(name, value) if isinstance(value, str) else value
-            for name, value in self.flags.items()
-        }
+        parsed = {name: parse_setting(name, value) for name, value in self.flags.items()}
         return parsed | {name: value for name, value in self.settings.items() if name in TABLE_SETTINGS}
 
     @cached_property
@@ -105,8 +102,7 @@ def with_table_options(
     for name in flags or TABLE_FLAGS:
         sentence = " ".join(about[name].split("\n", 1)[1].split()).partition(". ")[0].rstrip(".") + "."
         needed = required and name in ("target", "client")
-        kind: Any = str if needed else float | None if name == "l2" else str | None
-        option: Any = Annotated[kind, typer.Option(f"--{name}", help=sentence)]
+        option: Any = Annotated[str if needed else str | None, typer.Option(f"--{name}", help=sentence)]
         chosen[name] = option, inspect.Parameter.empty if needed else None
     known = (*TABLE_SETTINGS, *more)
     return options.with_settings("table", chosen, lambda flags, texts: TableFlags(flags, texts, known))

@@ -6,6 +6,7 @@ Callers keep the returned values, plain ints, floats and float64 arrays: NumPy's
 import functools
 import inspect
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
@@ -248,7 +249,8 @@ def suggest_names(target: T) -> T:
     @functools.wraps(function)
     def checked(*args: Any, **keywords: Any) -> Any:
         if not takes_any and not keywords.keys() <= known.keys():
-            raise TypeError(_unexpected(name, next(word for word in keywords if word not in known), list(known)))
+            wrong = next(word for word in keywords if word not in known)
+            raise TypeError(f"{name}() got an unexpected keyword argument {wrong!r}{did_you_mean(wrong, known)}")
         return function(*args, **keywords)
 
     vars(checked)["suggests_for"] = name
@@ -258,10 +260,16 @@ def suggest_names(target: T) -> T:
     return cast(T, checked)
 
 
-def _unexpected(function: str, name: str, known: list[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'step_size'?" for a name that probably stands for a known one, "" for others."""
+    meant = similar_name(name, known)
+    return f"; did you mean {meant!r}?" if meant else ""
+
+
+def similar_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is a synonym of another one, or else is spelt most like it; None without one."""
     import difflib  # here, since it is rarely needed and takes milliseconds to load
 
-    same = [other for names in SYNONYMS if name in names for other in known if other in names]
-    meant = same or difflib.get_close_matches(name, known, n=1)
-    advice = f"; did you mean {meant[0]!r}?" if meant else ""
-    return f"{function}() got an unexpected keyword argument {name!r}{advice}"
+    listed = list(known)
+    same = [other for names in SYNONYMS if name in names for other in listed if other in names]
+    return next(iter(same or difflib.get_close_matches(name, listed, n=1)), None)

@@ -214,7 +214,8 @@ def folder_at(path: str | os.PathLike[str]) -> Path:
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"cannot make a folder {target}: {error.strerror}") from None
+        why = "it is a file" if target.is_file() else error.strerror
+        raise InvalidInput(f"cannot make a folder {target}: {why}") from None
     if not os.access(target, os.W_OK):
         raise InvalidInput(f"cannot write in {target}: permission denied")
     return target

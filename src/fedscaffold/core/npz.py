@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
                 raise ValueError("some arrays are missing")
         except Exception as error:  # whatever NumPy, zipfile and json trip over in a file that may hold anything
             why = str(error) or type(error).__name__
+            why = why if zipfile.is_zipfile(path) else "it is not an .npz file"  # NumPy advises to load pickles
             raise ValueError(f"{os.fspath(path)} was not written by fedscaffold: {why}") from None
     return arrays, description
 

@@ -94,21 +94,6 @@ class TabularRecords(Problem, Protocol):
     n_unpenalised: int  # how many of the last features the l2 penalty leaves out
 
 
-class LinearSystems(Problem, Protocol):
-    """A problem whose records are linear systems, with gradients A_i θ − b_i; what compiled engines read."""
-
-    A: Array  # (records, dim, dim), client after client
-    b: Array  # (records, dim)
-    offsets: IntArray
-
-
-class Transitions(TabularRecords, Protocol):
-    """A problem with gradients (m_iᵀθ − y_i) x_i whose records are drawn by their probabilities."""
-
-    margins: Array  # m_i, (records, dim)
-    draws: Draws
-
-
 @runtime_checkable
 class HasMeanField(Protocol):
     """A problem with the full gradients of another problem, which has one record per client."""

@@ -2,9 +2,9 @@
 
 from fedscaffold.data import partition
 from fedscaffold.data.encoding import Encoding
-from fedscaffold.data.open import from_file, from_frame, open_problem
+from fedscaffold.data.open import from_file, from_frame, from_table, open_problem
 
-__all__ = ["Encoding", "from_file", "from_frame", "open_problem", "partition"]
+__all__ = ["Encoding", "from_file", "from_frame", "from_table", "open_problem", "partition"]
 
 
 def __dir__() -> list[str]:

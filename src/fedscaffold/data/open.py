@@ -17,52 +17,9 @@ from fedscaffold.data.settings import FitTableSettings, TableKeywords, TableSett
 from fedscaffold.data.tables import frame_source
 
 
-@shared_parameters(TableSettings, leave_out=("target", "client", "delimiter", "decimal", "encoding"))
-def from_frame(frame: Any, *, target: str, client: str, **settings: Unpack[TableKeywords]) -> EncodedProblem:
-    """Σ_c w_c f_c, where client c holds the rows of a data frame that name it in one column.
-
-    Clients are sorted by name; within a client rows keep their order. The result is a `Ridge`, `Logistic` or
-    `Multinomial` problem with two more attributes: `client_names`, and `encoding`, which encodes new rows the same
-    way.
-
-    Parameters
-    ----------
-    frame
-        A pandas or polars DataFrame, a pyarrow Table, or another table with Arrow's C stream interface.
-    target, client
-        Names of the column to predict and of the column of each row's client.
-    {TableSettings}
-
-    Returns
-    -------
-    EncodedProblem
-        The problem.
-
-    Raises
-    ------
-    InvalidInput
-        If the table or the settings cannot be used, with all their problems.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> import fedscaffold as fs
-    >>> visits = pd.DataFrame({
-    ...     "hospital": ["A", "A", "B", "B"], "age": [50, 61, 47, 70], "ward": ["x", "y", "y", "x"],
-    ...     "days": [2.0, 5.0, 4.0, 3.0],
-    ... })
-    >>> problem = fs.data.from_frame(visits, target="days", client="hospital", l2=0.1)
-    >>> problem
-    EncodedRidge(n_clients=2, dim=3, n_records=4, l2=0.1)
-    >>> problem.client_names, problem.encoding.names
-    (('A', 'B'), ('age', 'ward=x', 'ward=y'))
-    """
-    return _from_table(frame, TableSettings(target=target, client=client, **settings))
-
-
 @shared_parameters(TableSettings, leave_out=("target", "client"))
-def from_file(
-    path: Paths,
+def from_table(
+    data: Any,
     *,
     target: str,
     client: str,
@@ -70,11 +27,14 @@ def from_file(
     max_bytes_in_memory: int = 0,
     **settings: Unpack[TableKeywords],
 ) -> EncodedProblem:
-    r"""Σ_c w_c f_c, where client c holds the rows of CSV or Parquet files that name it in one column.
+    r"""Σ_c w_c f_c, where client c holds the rows of a table that name it in one column.
 
-    The result equals that of `from_frame` to the bit. A CSV file is held in memory besides the problem. Its first
-    line names the columns; their types are found from all rows, and empty fields and the usual spellings of a
-    missing value (NA, NaN, null, ...) are missing.
+    Clients are sorted by name; within a client rows keep their order. The result is a `Ridge`, `Logistic`,
+    `Multinomial`, `Poisson` or `Gamma` problem with two more attributes: `client_names`, and `encoding`, which
+    encodes new rows the same way. It is the same to the bit for data frames and files of the same rows.
+
+    A CSV file is held in memory besides the problem. Its first line names the columns; their types are found from
+    all rows, and empty fields and the usual spellings of a missing value (NA, NaN, null, ...) are missing.
 
     Parquet files are read twice, some rows at a time, and never held as a whole: memory is the problem's array of
     float64, 8 bytes for each row and coordinate, and some tens of megabytes. With `cache_dir` the array is written
@@ -84,9 +44,11 @@ def from_file(
 
     Parameters
     ----------
-    path
-        The file, whose name ends in .csv (then perhaps .gz, .bz2 or .zst) or .parquet; or several Parquet files of
-        the same columns, as a list, or as a folder whose .parquet files are taken in the order of their names.
+    data
+        A pandas or polars DataFrame, a pyarrow Table, or another table with Arrow's C stream interface. Or the
+        path of a file whose name ends in .csv (then perhaps .gz, .bz2 or .zst) or .parquet; or several Parquet
+        files of the same columns, as a list, or as a folder whose .parquet files are taken in the order of their
+        names.
     target, client
         Names of the column to predict and of the column of each row's client.
     {TableSettings}
@@ -105,21 +67,27 @@ def from_file(
     Raises
     ------
     InvalidInput
-        If the table, the settings or the folder cannot be used.
+        If the table, the settings or the folder cannot be used, with all their problems.
 
     Examples
     --------
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
+    >>> import pandas as pd
     >>> import fedscaffold as fs
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "visits.csv"
-    ...     _ = file.write_text("hospital,age,days\nA,50,2\nA,61,5\nB,47,4\nB,70,3\n")
-    ...     fs.data.from_file(file, target="days", client="hospital")
-    EncodedRidge(n_clients=2, dim=1, n_records=4, l2=0.0)
+    >>> visits = pd.DataFrame({
+    ...     "hospital": ["A", "A", "B", "B"], "age": [50, 61, 47, 70], "ward": ["x", "y", "y", "x"],
+    ...     "days": [2.0, 5.0, 4.0, 3.0],
+    ... })
+    >>> problem = fs.data.from_table(visits, target="days", client="hospital", l2=0.1)
+    >>> problem
+    EncodedRidge(n_clients=2, dim=3, n_records=4, l2=0.1)
+    >>> problem.client_names, problem.encoding.names
+    (('A', 'B'), ('age', 'ward=x', 'ward=y'))
     """
     chosen = TableSettings(target=target, client=client, **settings)
-    return _from_table(path, chosen, cache_dir, max_bytes_in_memory)
+    return _from_table(data, chosen, cache_dir, max_bytes_in_memory)
+
+
+from_frame = from_file = from_table  # by what the table is
 
 
 @shared_parameters(FitTableSettings, leave_out=("target", "client"))
@@ -134,20 +102,14 @@ def open_problem(
 ) -> EncodedProblem:
     r"""Σ_c w_c f_c over the rows of a table, as `fedscaffold fit` minimises it.
 
-    By default features are standardised, there is an intercept, a client's weight is its number of rows, `l2` is
-    "auto", and `kind` follows from the target.
+    As `data.from_table`, but features are standardised, there is an intercept, `l2` is "auto", and `kind` follows
+    from the target, unless other settings are given.
 
     Parameters
     ----------
-    data
-        The path of a .csv or .parquet file, or of a folder of the latter; or a data frame as for `from_frame`.
-    target, client
-        Names of the column to predict and of the column of each row's client.
+    data, target, client, cache_dir, max_bytes_in_memory
+        As for `data.from_table`.
     {FitTableSettings}
-    cache_dir
-        Folder for the encoded records of a Parquet table that is larger than memory; see `data.from_file`.
-    max_bytes_in_memory
-        Records of at most this many bytes are held in memory although `cache_dir` is given.
 
     Returns
     -------

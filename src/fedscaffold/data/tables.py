@@ -4,7 +4,6 @@ Everything goes through pyarrow: it is needed for Parquet in any case, and panda
 tables over to it, most columns without a copy. One code path then serves frames, Parquet and CSV.
 """
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import given
+from fedscaffold.core.checks import did_you_mean, given
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.types import Array
@@ -258,8 +257,7 @@ def pick(names: Sequence[str], wanted: Any) -> str:
     """Return a column's name; raise unless the table has it."""
     if isinstance(wanted, str) and wanted in names:
         return wanted
-    close = difflib.get_close_matches(wanted if isinstance(wanted, str) else given(wanted), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    hint = did_you_mean(wanted if isinstance(wanted, str) else given(wanted), names) or ";"
     raise InvalidInput(f"the table has no column {given(wanted)}{hint} it has {some(names)}")
 
 

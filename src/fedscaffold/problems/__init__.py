@@ -23,19 +23,9 @@ __all__ = [
     "paper",
 ]
 
-for _problem in (
-    Differentiable,
-    Gamma,
-    GarnetTD,
-    LinearSA,
-    Logistic,
-    LogisticStream,
-    Multinomial,
-    Poisson,
-    Ridge,
-    RidgeStream,
-):
-    suggest_names(_problem)
+for _name in __all__:
+    if _name != "MarkovChains":  # a tuple, which has no constructor to replace
+        suggest_names(globals()[_name])
 
 
 def __dir__() -> list[str]:

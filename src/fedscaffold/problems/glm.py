@@ -207,26 +207,10 @@ class Ridge(Glm):
     kind = "ridge"
     curvature = 1.0
     loss_derivative_bounds = (0.0, 0.0)
-
-    @staticmethod
-    def value(z: Array, y: Array) -> Array:
-        """Return ℓ(z, y) = ½(z − y)²."""
-        return 0.5 * (z - y) ** 2
-
-    @staticmethod
-    def d1(z: Array, y: Array) -> Array:
-        """Return ℓ'(z, y) = z − y."""
-        return z - y
-
-    @staticmethod
-    def d2(z: Array, y: Array) -> Array:
-        """Return ℓ''(z, y) = 1."""
-        return np.ones_like(z)
-
-    @staticmethod
-    def d3(z: Array, y: Array) -> Array:
-        """Return ℓ'''(z, y) = 0."""
-        return np.zeros_like(z)
+    value = staticmethod(lambda z, y: 0.5 * (z - y) ** 2)
+    d1 = staticmethod(lambda z, y: z - y)
+    d2 = staticmethod(lambda z, y: np.ones_like(z))
+    d3 = staticmethod(lambda z, y: np.zeros_like(z))
 
     def strong_convexity(self) -> float:
         """Return the smallest eigenvalue of any client's Hessian."""
@@ -263,42 +247,17 @@ class Logistic(Glm):
     kind = "logistic"
     curvature = 0.25
     loss_derivative_bounds = LOGISTIC_DERIVATIVE_BOUNDS
+    value = staticmethod(lambda z, y: np.logaddexp(0.0, -y * z))
+    d1 = staticmethod(lambda z, y: -y * expit(-y * z))
+    d2 = staticmethod(lambda z, y: expit(z) * expit(-z))
+    d3 = staticmethod(lambda z, y: expit(z) * expit(-z) * (expit(-z) - expit(z)))
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
         """Return labels as ±1; raise if they are neither {0, 1} nor {−1, 1}."""
-        labels = np.unique(targets)
-        if np.isin(labels, (-1.0, 1.0)).all():
-            return targets
-        if np.isin(labels, (0.0, 1.0)).all():
-            return 2.0 * targets - 1.0
-        row = int(np.flatnonzero(~np.isin(targets, (0.0, 1.0) if 0.0 in labels else (-1.0, 1.0)))[0])
-        client = int(np.searchsorted(offsets, row, side="right")) - 1
-        raise InvalidInput(
-            f"labels must be 0 and 1, or -1 and 1; client {client}, record {row - offsets[client]} "
-            f"has {targets[row]:g}"
-        )
-
-    @staticmethod
-    def value(z: Array, y: Array) -> Array:
-        """Return ℓ(z, y) = log(1 + exp(−y z))."""
-        return np.logaddexp(0.0, -y * z)
-
-    @staticmethod
-    def d1(z: Array, y: Array) -> Array:
-        """Return ℓ'(z, y) = −y σ(−y z)."""
-        return -y * expit(-y * z)
-
-    @staticmethod
-    def d2(z: Array, y: Array) -> Array:
-        """Return ℓ''(z, y) = σ(z) σ(−z)."""
-        return expit(z) * expit(-z)
-
-    @staticmethod
-    def d3(z: Array, y: Array) -> Array:
-        """Return ℓ'''(z, y) = σ(z) σ(−z) (σ(−z) − σ(z))."""
-        p, q = expit(z), expit(-z)
-        return p * q * (q - p)
+        pair = (0.0, 1.0) if (targets == 0.0).any() else (-1.0, 1.0)
+        refuse_records(~np.isin(targets, pair), targets, offsets, "labels must be 0 and 1, or -1 and 1")
+        return 2.0 * targets - 1.0 if 0.0 in pair else targets
 
     def accuracy(self, theta: Array) -> float:
         """Return the share of all records, sample weights counted, whose label is the sign of the margin at θ."""
@@ -370,6 +329,10 @@ class Poisson(LogLink):
     """
 
     kind = "poisson"
+    value = staticmethod(lambda z, y: np.exp(z) - y * z)
+    d1 = staticmethod(lambda z, y: np.exp(z) - y)
+    d2 = staticmethod(lambda z, y: np.exp(z))
+    d3 = staticmethod(lambda z, y: np.exp(z))
 
     def __init__(
         self,
@@ -390,26 +353,6 @@ class Poisson(LogLink):
         """Return the counts; raise if one is negative."""
         refuse_records(targets < 0.0, targets, offsets, "counts must not be negative")
         return targets
-
-    @staticmethod
-    def value(z: Array, y: Array) -> Array:
-        """Return ℓ(z, y) = exp(z) − y z."""
-        return np.exp(z) - y * z
-
-    @staticmethod
-    def d1(z: Array, y: Array) -> Array:
-        """Return ℓ'(z, y) = exp(z) − y."""
-        return np.exp(z) - y
-
-    @staticmethod
-    def d2(z: Array, y: Array) -> Array:
-        """Return ℓ''(z, y) = exp(z)."""
-        return np.exp(z)
-
-    @staticmethod
-    def d3(z: Array, y: Array) -> Array:
-        """Return ℓ'''(z, y) = exp(z)."""
-        return np.exp(z)
 
 
 class Gamma(LogLink):
@@ -434,32 +377,16 @@ class Gamma(LogLink):
     """
 
     kind = "gamma"
+    value = staticmethod(lambda z, y: y * np.exp(-z) + z)
+    d1 = staticmethod(lambda z, y: 1.0 - y * np.exp(-z))
+    d2 = staticmethod(lambda z, y: y * np.exp(-z))
+    d3 = staticmethod(lambda z, y: -y * np.exp(-z))
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
         """Return the amounts; raise if one is not positive."""
         refuse_records(targets <= 0.0, targets, offsets, "the targets of a Gamma regression must be positive")
         return targets
-
-    @staticmethod
-    def value(z: Array, y: Array) -> Array:
-        """Return ℓ(z, y) = y exp(−z) + z."""
-        return y * np.exp(-z) + z
-
-    @staticmethod
-    def d1(z: Array, y: Array) -> Array:
-        """Return ℓ'(z, y) = 1 − y exp(−z)."""
-        return 1.0 - y * np.exp(-z)
-
-    @staticmethod
-    def d2(z: Array, y: Array) -> Array:
-        """Return ℓ''(z, y) = y exp(−z)."""
-        return y * np.exp(-z)
-
-    @staticmethod
-    def d3(z: Array, y: Array) -> Array:
-        """Return ℓ'''(z, y) = −y exp(−z)."""
-        return -y * np.exp(-z)
 
 
 def log_exposure(exposure: Any) -> list[Array]:

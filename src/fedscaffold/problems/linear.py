@@ -74,6 +74,10 @@ class LinearSystem(RecordsProblem):
         """Return Ā_c θ − b̄_c, shape (N, d)."""
         return self.client_matrices @ theta - self.client_vectors
 
+    def mean_field(self) -> LinearSA:
+        """Return the problem whose only record of each client is Ā_c, b̄_c: its gradients are the full ones."""
+        return LinearSA(self.client_matrices[:, None], self.client_vectors[:, None], weights=self.weights)
+
     def smoothness(self, batches: Batches) -> float:
         """Return the least L with E‖g_c(θ) − g_c(θ')‖² ≤ L⟨Ā_c(θ − θ'), θ − θ'⟩ for every client.
 
@@ -170,12 +174,6 @@ class LinearSA(LinearSystem):
         """Return the mean of A_i θ − b_i over some of a client's records."""
         at = self.offsets[client] + rows
         return (self.A[at] @ theta - self.b[at]).mean(axis=0)
-
-    def mean_field(self) -> LinearSA:
-        """Return the problem with one record per client, its mean: its gradients are this one's full gradients."""
-        if int(self.sizes.max()) == 1:
-            return self
-        return LinearSA(self.client_matrices[:, None], self.client_vectors[:, None], weights=self.weights)
 
     def client_second_moments(self) -> Array:
         """Return the mean of A_iᵀA_i over each client's records, (N, d, d)."""
@@ -487,10 +485,6 @@ class GarnetTD(LinearSystem):
         """Return the mean over some transitions of ((φ(s) − λφ(s'))ᵀθ − r(s)) φ(s)."""
         at = self.offsets[client] + rows
         return (self.margins[at] @ theta - self.y[at]) @ self.x[at] / at.size
-
-    def mean_field(self) -> LinearSA:
-        """Return Ā_c θ − b̄_c as the only record of each client."""
-        return LinearSA(self.client_matrices[:, None], self.client_vectors[:, None], weights=self.weights)
 
     def client_second_moments(self) -> Array:
         """Return E_c[‖φ(s)‖² m mᵀ], m = φ(s) − λφ(s'), (N, d, d)."""

@@ -12,6 +12,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -227,7 +228,8 @@ class Streams(ProblemBase):
 def _spectrum(spectrum: ArrayLike | None, dim: int) -> Array:
     if spectrum is None:
         return np.geomspace(1.0, 0.1, dim)  # a condition number of 10
-    given = vector("spectrum", spectrum, f"dim={dim} numbers, one per feature", dim)
+    each = np.full(dim, spectrum) if isinstance(spectrum, Real) else spectrum
+    given = vector("spectrum", each, f"dim={dim} numbers, one per feature", dim)
     if not (np.isfinite(given).all() and (given > 0).all()):
         raise InvalidInput("spectrum must be positive and finite: it holds the variances of the features")
     return given
@@ -256,7 +258,7 @@ class RidgeStream(Streams):
     heterogeneity, scale_spread
         Distance between clients' models, and spread (at most 0.9) of their features' scales.
     spectrum
-        Mean variances of the features, shape (d,); geometric from 1 to 0.1 by default.
+        Mean variances of the features, shape (d,), or one number for all; geometric from 1 to 0.1 by default.
     signal
         Length of the common model w.
     l2, weights

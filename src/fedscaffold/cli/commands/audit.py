@@ -9,7 +9,7 @@ from fedscaffold.cli.errors import FAILED, refusals
 
 EXAMPLES = (
     "Examples:\n\n"
-    "  fedscaffold audit    (some seconds)\n\n"
+    "  fedscaffold audit    # some seconds\n\n"
     "  fedscaffold audit --noise-multiplier 10 --canaries 2000\n\n"
     "  fedscaffold audit --protect clients --noise-multiplier 6 --rounds 10"
 )

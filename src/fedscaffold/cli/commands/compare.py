@@ -17,8 +17,7 @@ from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.problems import Logistic, Ridge, paper
-from fedscaffold.problems.paper import L2
+from fedscaffold.core.types import evenly_spaced_clients
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -84,7 +83,10 @@ def command(
         problems: list[Any]
         if data is None:
             numbers = options.numbers_of("--clients", clients, int)
-            problems = _nested(options.paper_problem(problem), numbers, l2=table.table.get("l2", L2), seed=seed)
+            made = options.make_problem(problem, n_clients=max(numbers), seed=seed, **table.table)
+            # the smaller ones are parts of the largest, so that f is nearly the same for all
+            parts = (evenly_spaced_clients(made.n_clients, n) for n in sorted(numbers)[:-1])
+            problems = [*map(made.subset, parts), made]
         else:
             prepared = prepare_problem(table.open(data), table.fit_settings())
             problems = [prepared.problem]
@@ -110,20 +112,6 @@ def command(
             typer.echo(f"Tables are in {out}")
         if plot is not None:
             found.draw(plot)
-
-
-def _nested(kind: Any, clients: Sequence[int], *, l2: float, seed: int) -> list[Ridge | Logistic]:
-    """Build the paper's problem for several N, from the smallest on, the smaller ones on clients of the largest.
-
-    So f is nearly the same for all N; the paper's data generated for each N would be different problems.
-    """
-    whole = paper(kind, n_clients=max(clients), l2=l2, seed=seed)
-    middle, found = whole.n_clients // 2, []
-    for n in sorted(clients):
-        if whole_number("clients", n, least=2) % 2:
-            raise InvalidInput(f"each number of clients must be even, got {n}")
-        found.append(whole.subset([*range(n // 2), *range(middle, middle + n // 2)]))
-    return found
 
 
 def _strong_convexity(problem: Problem) -> float:

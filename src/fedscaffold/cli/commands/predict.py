@@ -22,12 +22,12 @@ EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold predict --clients 1000\n\n"
     "  fedscaffold predict --problem classification --step-size 0.02 --plot p.png\n\n"
-    "  fedscaffold predict --clients 100 --simulate 20 --plot p.png    (compare)"
+    "  fedscaffold predict --clients 100 --simulate 20 --plot p.png    # compare"
 )
 
 
 def command(
-    problem: options.AnyProblem = "regression",
+    problem: options.Problem = "regression",
     clients: options.Clients = 100,
     method: options.OneMethod = "scaffold",
     step_size: options.StepSize = 0.05,
@@ -48,8 +48,7 @@ def command(
         batch = options.batch_size_of(batch_size)
         Batches(batch)
         options.check_figure(plot)
-        make, settings = options.problem_of(problem)
-        made = make(**{"n_clients": clients, **settings})
+        made = options.make_problem(problem, n_clients=clients)
         begin = time.perf_counter()
         found = predict(made, chosen, batch_size=batch, rounds=rounds)
         seconds = time.perf_counter() - begin

@@ -22,14 +22,14 @@ app = typer.Typer(
 )
 FIGURE1_EXAMPLES = (
     "Examples:\n\n"
-    "  fedscaffold reproduce figure1    (full size: a minute or two)\n\n"
-    "  fedscaffold reproduce figure1 --clients 10,100    (a quick look)\n\n"
+    "  fedscaffold reproduce figure1    # full size: a minute or two\n\n"
+    "  fedscaffold reproduce figure1 --clients 10,100    # a quick look\n\n"
     "  fedscaffold reproduce figure1 --runs 10 --seed 1 --out results/again"
 )
 MILLION_EXAMPLES = (
     "Examples:\n\n"
-    "  fedscaffold reproduce million    (a quarter of an hour of processor time)\n\n"
-    "  fedscaffold reproduce million --clients 10,100,1000,10000    (a quick look)"
+    "  fedscaffold reproduce million    # a quarter of an hour of processor time\n\n"
+    "  fedscaffold reproduce million --clients 10,100,1000,10000    # a quick look"
 )
 MILLION_CLIENTS = ",".join(map(str, million_study.CLIENTS))
 PACKAGES = ("sklearn", "matplotlib", "pandas", "pyarrow")

@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def command(
-    problem: options.AnyProblem = "regression",
+    problem: options.Problem = "regression",
     clients: options.Clients = 100,
     method: options.OneMethod = "scaffold",
     step_size: options.StepSize = 0.05,
@@ -47,9 +47,8 @@ def command(
             "batch_size": options.batch_size_of(batch_size),
             "engine": options.engine_of(engine),
         }
-        make, arguments = options.problem_of(problem)
-        data = make(**{"n_clients": clients, "seed": seed, **arguments})
-        trace = run(data, chosen, seed=seed, checkpoint=checkpoint, **settings)
+        made = options.make_problem(problem, n_clients=clients, seed=seed)
+        trace = run(made, chosen, seed=seed, checkpoint=checkpoint, **settings)
         if out is not None and out.suffix == ".npz":
             trace.save(out)
         elif out is not None:

@@ -1,30 +1,27 @@
 """`fedscaffold sweep`: grids of runs, in one table that grows."""
 
-from numbers import Real
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from fedscaffold.benchmarking import Sweep
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
-from fedscaffold.core.checks import positive, whole_number
 
 EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold sweep --problem ridge-stream --clients 10,100,1000 --step-size 0.01,0.05 "
-    "--local-steps 10,100 --repetitions 5 --out results/\n\n"
+    "--local-steps 10,100 --out results/\n\n"
     "  fedscaffold sweep --problem classification --clients 100,1000 --method scaffold --method fedavg "
     "--predict --plot plateaus.png\n\n"
     "  fedscaffold sweep --problem my_module.make_problem:noise=2 --batch-size 1,10\n\n"
-    "  fedscaffold sweep --problem ridge-stream --clients 1000000 --engine ray:address=auto  (a cluster)\n\n"
+    "  fedscaffold sweep --problem ridge-stream --clients 1000000 --engine ray:address=auto    # a cluster\n\n"
     "After an interruption the same command resumes; another grid with the same --out runs only its new cells."
 )
 
 
 def command(
-    problem: options.AnyProblem = "regression",
+    problem: options.Problem = "regression",
     clients: options.SeveralClients = "10,100,1000",
     method: options.Methods = None,
     step_size: options.SeveralStepSizes = "0.05",
@@ -46,10 +43,6 @@ def command(
     advice = RESUMABLE if out else "with --out FOLDER the same command could resume"
     with refusals(interrupted=advice):
         function, arguments = options.problem_of(problem)
-        if isinstance(arguments.get("spectrum"), Real):  # one number for all features
-            # at most a vector that fits in memory
-            dim = whole_number("dim", arguments.get("dim", 20), least=1, most=10**6)
-            arguments["spectrum"] = [np.full(dim, positive("spectrum", arguments["spectrum"]))]
         sizes = options.numbers_of("--step-size", step_size or "", float)
         lengths = options.numbers_of("--local-steps", local_steps, int, least=1)
         methods = [

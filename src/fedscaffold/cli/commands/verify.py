@@ -19,8 +19,8 @@ from fedscaffold.paper.verify.rows import FAILURES, StatementRow
 
 EXAMPLES = (
     "Examples:\n\n"
-    "  fedscaffold verify    (a minute or two)\n\n"
-    "  fedscaffold verify --full --out results/verify    (ten minutes: smaller errors, more clients)"
+    "  fedscaffold verify    # a minute or two\n\n"
+    "  fedscaffold verify --full --out results/verify    # ten minutes: smaller errors, more clients"
 )
 
 

@@ -128,7 +128,7 @@ def invite(
         "Examples:\n\n"
         "  fedscaffold study join cancer-bonn.invite --data visits.csv --dry-run\n\n"
         "  fedscaffold study join cancer-bonn.invite --data visits.csv --accept auto\n\n"
-        "  fedscaffold study join cancer-bonn.invite --data visits.csv --folder /mnt/share      by files\n\n"
+        "  fedscaffold study join cancer-bonn.invite --data visits.csv --folder /mnt/share    # by files\n\n"
         "--set takes delimiter, decimal and encoding of CSV files."
     ),
 )
@@ -304,8 +304,8 @@ def accept(
     epilog=(
         "Examples:\n\n"
         "  fedscaffold study run cancer.toml --out cancer\n\n"
-        "  fedscaffold study run cancer.toml --out cancer --dashboard localhost:0      a live page\n\n"
-        "  fedscaffold study run cancer.toml --out cancer --folder /mnt/share      by files, without a port"
+        "  fedscaffold study run cancer.toml --out cancer --dashboard localhost:0    # a live page\n\n"
+        "  fedscaffold study run cancer.toml --out cancer --folder /mnt/share    # by files, without a port"
     ),
 )
 def run(
