@@ -100,6 +100,12 @@ LIBRARIES = {
         "scikit-learn==1.9.1",
         "src.server.scaffold, src.client.scaffold", "github.com/KarhouTam/FL-bench",
     ),
+    "fl4health": Library(
+        "FL4HealthScaffold", "",
+        f"{TORCH} flwr==1.18.0 opacus==1.6.0 dp-accounting==0.5.1 pyyaml==6.0.3 scikit-learn==1.9.1 "
+        "torchmetrics==1.9.0 tqdm==4.70.1",
+        "clients.scaffold_client, strategies.scaffold", "github.com/VectorInstitute/FL4Health",
+    ),
     "flower-niid-bench": Library(
         "FlowerNiidBenchScaffold", "", f"{TORCH} flwr==1.22.0 hydra-core==1.3.2",
         "niid_bench.client_scaffold, server_scaffold, strategy", "github.com/adap/flower", "baselines/niid_bench",
