@@ -98,7 +98,7 @@ def test_intervals_are_of_the_runs_noise() -> None:
     found = claims(curves)
     assert found[0].holds is None
     assert found[4].holds is None
-    assert re.fullmatch(r"100 to 1,000: \S+ \[0\.\d+, 1\.\d+\] times", found[4].measured)
+    assert re.fullmatch(r"100 to 1,000: \S+ \[0\.\d+, 1\.\d+\] times \(1/N: 10\)", found[4].measured)
 
 
 def draw(n_clients: int, seed: int, scaffold: float, fedavg: float) -> Draw:

@@ -286,7 +286,7 @@ def _improves(levels: Levels) -> Claim:
         claim = "Classification: Scaffold improves up to N = 1,000"
         return Claim(claim, "needs two numbers of clients up to 1,000", None)
     whole = _factor(levels[kept[0]], levels[kept[-1]])
-    steps = (f"{a:,} to {b:,}: {_factor(levels[a], levels[b])} times" for a, b in pairwise(kept))
+    steps = (f"{a:,} to {b:,}: {_factor(levels[a], levels[b])} times (1/N: {b / a:g})" for a, b in pairwise(kept))
     claim = f"Classification: Scaffold improves from N = {kept[0]:,} to {kept[-1]:,}"
     return Claim(claim, ", ".join(steps), _all_above_one([whole]))
 

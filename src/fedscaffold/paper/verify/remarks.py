@@ -160,9 +160,9 @@ def _rounds(problem: Problem, method: Any, gamma: float, budget: Budget) -> np.n
     known = expansion(problem, Scaffold(step_size=gamma, local_steps=1), batch_size=BATCH)
     plateau, optimum = float(np.trace(known.cov_theta)), problem.optimum()
     values, vectors = np.linalg.eigh(problem.hessian(optimum))
-    ideal = -problem.client_gradients(optimum)
+    ideal, length = -problem.client_gradients(optimum), gamma * _mean_steps(method)
     trace = run(
-        problem, method, rounds=max(10, int(3.0 / (gamma * _mean_steps(method) * values[0]))), batch_size=BATCH, seed=14,
+        problem, method, rounds=max(10, int(3.0 / (length * values[0]))), batch_size=BATCH, seed=14,
         theta0=optimum + np.sqrt(64 * plateau) * vectors[:, 0], control_variates0=ideal - ideal.mean(axis=0),
         repetitions=budget.speed_up_repetitions // 10 * 10, progress=False,
     )  # fmt: skip
