@@ -2,24 +2,28 @@
 
 `python -m benchmarks.figure1 [--quick]` measures the tables of docs/explanation/figure1.md: linear regression by
 the exact law at 100 clients, in seconds; logistic regression by one run per choice with 100 to 10,000 clients,
-which takes four minutes of processor time.
+which takes four minutes of processor time. `--draws results/figure1/draws.csv` draws the page's second picture.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks import measured
 from fedscaffold.benchmarking.fits import reached_plateau
 from fedscaffold.core.types import Array
 from fedscaffold.paper.figure1 import BATCH_SIZE, METHODS, ROUNDS
 from fedscaffold.problems import Logistic, Ridge, paper
+from fedscaffold.reports.figures import COLOURS, INK, PLATEAU_LABEL, powers_of_ten, saved_panels
 from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import predict
 
 CLIENTS = (100, 1000, 10_000)
+IMAGE = measured.ROOT / "docs" / "images" / "figure1-draws.png"
 
 
 def with_intercept(x: Array) -> Array:
@@ -95,9 +99,51 @@ def classification(clients: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def draw_draws(found: pd.DataFrame, file: Path) -> None:
+    """Draw the parts of the plateaus by N, one point per draw, and FedAvg's plateau over Scaffold's."""
+    clients = found["n_clients"].to_numpy(dtype=np.float64)
+    numbers = np.unique(clients)
+    parts = {
+        "Scaffold: variance (it has no bias)": ("Scaffold", "o", 0.8, found["scaffold_variance"]),
+        "FedAvg: squared bias": ("FedAvg", "s", 1.0, found["fedavg_squared_bias"]),
+        "FedAvg: variance": ("FedAvg", "x", 1.25, found["fedavg_variance"]),
+    }
+    scaffold, fedavg = (
+        found[f"{name}_variance"] + found[f"{name}_squared_bias"] for name in ("scaffold", "fedavg")
+    )
+    ratios = (fedavg / scaffold).to_numpy()
+    with saved_panels([file], 1, 2, width=10.0, height=4.0) as (_, ((left, right),)):
+        for name, (method, marker, aside, values) in parts.items():
+            style = {"color": COLOURS[method], "marker": marker, "ms": 4, "ls": "none", "alpha": 0.5}
+            left.plot(aside * clients, values, label=name, **style)
+            middle = np.median(numbers[0] * values.to_numpy()[clients == numbers[0]])
+            left.plot(aside * numbers, middle / numbers, color=COLOURS[method], lw=0.8, ls="--")
+        left.plot([], [], color="0.5", lw=0.8, ls="--", label="1/N through the median at the smallest N")
+        left.set(xscale="log", yscale="log", ylabel=f"part of the {PLATEAU_LABEL}")
+        left.legend(frameon=False, fontsize=8, loc="lower left")
+        left.set_ylim(bottom=left.get_ylim()[0] / 30)  # room for the legend
+        right.plot(clients, ratios, "o", color=INK, ms=4, alpha=0.4)
+        right.axhline(1.0, color=INK, lw=0.8, ls=":")
+        right.set(xscale="log", ylabel="FedAvg's plateau over Scaffold's")
+        for n_clients in numbers:
+            here = ratios[clients == n_clients]
+            words, place = f"above 1:\n{(here > 1.0).sum()} of {len(here)}", (n_clients, ratios.max())
+            right.annotate(words, place, (0, 8), textcoords="offset points", ha="center", fontsize=8)
+        right.set_ylim(0.0, 1.2 * ratios.max())
+        for axis in (left, right):
+            axis.set_xlim(numbers[0] / 2.5, numbers[-1] * 2.5)
+            axis.set_xlabel("number of clients N")
+            powers_of_ten(axis)
+
+
 def main() -> None:
     """Measure, print and save."""
-    options = measured.parser(__doc__).parse_args()
+    parser = measured.parser(__doc__)
+    parser.add_argument("--draws", type=Path, help="draw draws.csv of `reproduce figure1 --seeds 40`, and no more")
+    options = parser.parse_args()
+    if options.draws is not None:
+        draw_draws(pd.read_csv(options.draws), IMAGE)
+        return
     few = options.quick
     numbers = {"regression": regression(4 if few else 100)}
     for name, row in numbers["regression"].items():

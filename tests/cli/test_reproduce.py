@@ -35,7 +35,6 @@ def test_draws_and_the_other_reading(tmp_path: Path) -> None:
     options = ["--clients", "10,20", "--runs", "1", "--seed", "7", "--seeds", "3", "--informative", "default"]
     result = runner.invoke(app, ["reproduce", "figure1", *options, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "draws.png").stat().st_size > 10_000
     drawn = pd.read_csv(tmp_path / "draws.csv")
     assert drawn["seed"].tolist() == [7, 8, 9] * 2
     content = json.loads((tmp_path / "claims.json").read_text())

@@ -22,6 +22,7 @@ from fedscaffold.paper.verify import (
     failures,
     remarks,
     stationary,
+    table1,
     verify,
 )
 from fedscaffold.paper.verify.appendix import chain_rows, one_round_rows, recursion_rows, second_moments
@@ -365,11 +366,11 @@ QUICK: dict[str, Callable[[], list[StatementRow]]] = {
     "two-sided": remarks._two_sided,
     "condition number": remarks._condition_number,
     "Lyapunov": lambda: remarks._lyapunov(SMALL),
-    "other methods": lambda: remarks._other_methods(SMALL),
+    "other methods": lambda: table1.other_methods(SMALL),
     "given start": lambda: convergence.given_start(crude("ridge"), SMALL),
     "finite time": lambda: convergence._finite_time(strict("ridge"), SMALL),
     "guarantee": lambda: [convergence._guarantee("ridge", SMALL), convergence._doubling(SMALL)],
-    "speed-up": lambda: [convergence._in_clients("ridge", SMALL), convergence._in_precision("ridge", SMALL)],
+    "speed-up": lambda: [table1.in_clients("ridge", SMALL), table1.in_precision("ridge", SMALL)],
 }
 
 
@@ -403,8 +404,8 @@ def test_wrong_constants_of_a_problem_fail(
     ("name", "statement"),
     [
         ("contraction", "Lemma 4.1"), ("wasserstein_decay", "Theorem 4.2"),
-        ("wasserstein_from_start", "Theorem 4.2"), ("drift", "Lemma 4.3"), ("crude_mse", "Theorem 4.4"), ("stationary_mse", "Corollary 4.5"),
-        ("finite_time_mse", "Theorem 4.9"),
+        ("wasserstein_from_start", "Theorem 4.2"), ("drift", "Lemma 4.3"), ("crude_mse", "Theorem 4.4"),
+        ("stationary_mse", "Corollary 4.5"), ("finite_time_mse", "Theorem 4.9"),
     ],
 )  # fmt: skip
 def test_bounds_from_a_given_start_that_are_too_small_fail(

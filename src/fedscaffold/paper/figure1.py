@@ -22,14 +22,9 @@ from fedscaffold.problems import paper
 from fedscaffold.problems.paper import INFORMATIVE, check_informative
 from fedscaffold.problems.paper import L2 as PAPER_L2
 from fedscaffold.reports.figures import (
-    COLOURS,
     ERROR_LABEL,
-    INK,
-    PLATEAU_LABEL,
     CurvePanel,
     draw_curves,
-    powers_of_ten,
-    saved_panels,
 )
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
@@ -166,31 +161,8 @@ def draws(settings: Figure1Settings, *, advance: Advance = lambda done, total: N
     return found
 
 
-class Share(NamedTuple):
-    """Number of draws in which Scaffold's plateau is below FedAvg's, with a 95 % Clopper–Pearson interval."""
-
-    below: int
-    draws: int
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.below} of {self.draws} draws, [{100 * self.low:.0f} %, {100 * self.high:.0f} %]"
-
-
-def shares(found: Sequence[Draw]) -> dict[int, Share]:
-    """Return the share of draws in which Scaffold's plateau is below FedAvg's, by number of clients."""
-    stats = load_optional("scipy.stats", "intervals of shares need SciPy", extra="reproduce")
-    result = {}
-    for n_clients in sorted({each.n_clients for each in found}):
-        below = [each.below for each in found if each.n_clients == n_clients]
-        interval = stats.binomtest(sum(below), len(below)).proportion_ci(0.95)
-        result[n_clients] = Share(sum(below), len(below), float(interval.low), float(interval.high))
-    return result
-
-
-class Factor(NamedTuple):
-    """A plateau over another one, with a 95 % interval by the delta method."""
+class Interval(NamedTuple):
+    """A number with its 95 % interval."""
 
     value: float
     low: float
@@ -200,20 +172,31 @@ class Factor(NamedTuple):
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
-def _factor(numerator: Plateau, denominator: Plateau, *, spread: float = 0.0) -> Factor:
+def shares(found: Sequence[Draw]) -> dict[int, Interval]:
+    """Return the share of draws with Scaffold's plateau below FedAvg's by N, with Clopper–Pearson intervals."""
+    stats = load_optional("scipy.stats", "intervals of shares need SciPy", extra="reproduce")
+    result = {}
+    for n_clients in sorted({each.n_clients for each in found}):
+        below = [each.below for each in found if each.n_clients == n_clients]
+        interval = stats.binomtest(sum(below), len(below)).proportion_ci(0.95)
+        result[n_clients] = Interval(sum(below) / len(below), float(interval.low), float(interval.high))
+    return result
+
+
+def _factor(numerator: Plateau, denominator: Plateau, *, spread: float = 0.0) -> Interval:
     """Return the ratio, with the noise of the runs and, if given, the spread of log plateaus over draws."""
     value = numerator.mean / denominator.mean
     above, below = (np.hypot(each.standard_error / each.mean, spread) for each in (numerator, denominator))
     width = float(np.exp(1.96 * np.hypot(above, below)))  # 1.96 standard errors on each side
-    return Factor(value, value / width, value * width)
+    return Interval(value, value / width, value * width)
 
 
-def _all_above_one(factors: Iterable[Factor]) -> bool | None:
-    """Return True if every interval lies above 1, False if one lies below, None if the runs' noise decides."""
-    each = list(factors)
-    if all(factor.low > 1.0 for factor in each):
+def _verdict(found: Iterable[Interval], limit: float) -> bool | None:
+    """Return True if every interval lies above a limit, False if one lies below, None if noise decides."""
+    each = list(found)
+    if all(interval.low > limit for interval in each):
         return True
-    return False if any(factor.high < 1.0 for factor in each) else None
+    return False if any(interval.high < limit for interval in each) else None
 
 
 Levels = Mapping[int, Plateau]  # by number of clients
@@ -229,22 +212,20 @@ def claims(curves: Sequence[PanelCurve], drawn: Sequence[Draw] = ()) -> list[Cla
     for curve in curves:
         levels.setdefault((curve.kind, curve.method), {})[curve.n_clients] = curve.reached.plateau
     ridge, logistic = (dict(sorted(levels[kind, "Scaffold"].items())) for kind in KINDS)
+    below = {n: _factor(levels["classification", "FedAvg"][n], logistic[n]) for n in logistic}
+    least = min(below, key=lambda n: below[n].value)
     return [
-        _below_fedavg(logistic, levels["classification", "FedAvg"]),
+        Claim(
+            "Classification: Scaffold's plateau is below FedAvg's in all panels",
+            f"FedAvg's is {below[least]} times Scaffold's where they are closest, N = {least:,}",
+            _verdict(below.values(), 1.0),
+        ),
         _below_in_draws(ridge, levels["regression", "FedAvg"], drawn),
         _one_over_n(ridge),
-        _still_improves(ridge),
+        _last_step("Regression: Scaffold still improves from N = 1,000 to 10,000", ridge, spread=SPREAD),
         _improves(logistic),
-        _no_more_improvement(logistic),
+        _last_step("Classification: no more improvement from N = 1,000 to 10,000", logistic),
     ]
-
-
-def _below_fedavg(scaffold: Levels, fedavg: Levels) -> Claim:
-    factors = {n: _factor(fedavg[n], scaffold[n]) for n in scaffold}
-    least = min(factors, key=lambda n: factors[n].value)
-    measured = f"FedAvg's is {factors[least]} times Scaffold's where they are closest, N = {least:,}"
-    claim = "Classification: Scaffold's plateau is below FedAvg's in all panels"
-    return Claim(claim, measured, _all_above_one(factors.values()))
 
 
 def _below_in_draws(scaffold: Levels, fedavg: Levels, drawn: Sequence[Draw]) -> Claim:
@@ -253,10 +234,12 @@ def _below_in_draws(scaffold: Levels, fedavg: Levels, drawn: Sequence[Draw]) -> 
         below = sum(fedavg[n].mean > scaffold[n].mean for n in scaffold)
         return Claim(claim, f"in this draw in {below} of {len(scaffold)} panels; --seeds 40 draws more", None)
     found = shares(drawn)
-    measured = "; ".join(f"N = {n:,}: {share}" for n, share in found.items())
-    if all(share.low > 0.5 for share in found.values()):
-        return Claim(claim, measured, True)
-    return Claim(claim, measured, False if any(share.high < 0.5 for share in found.values()) else None)
+    many = len({each.seed for each in drawn})
+    measured = (
+        f"N = {n:,}: {share.value * many:.0f} of {many} draws, [{share.low:.0%}, {share.high:.0%}]"
+        for n, share in found.items()
+    )
+    return Claim(claim, "; ".join(measured), _verdict(found.values(), 0.5))
 
 
 def _one_over_n(levels: Levels) -> Claim:
@@ -272,14 +255,6 @@ def _one_over_n(levels: Levels) -> Claim:
     return Claim(claim, words, True if slope + half < 0.0 else None)
 
 
-def _still_improves(levels: Levels) -> Claim:
-    claim = "Regression: Scaffold still improves from N = 1,000 to 10,000"
-    if not {1000, 10000} <= levels.keys():
-        return Claim(claim, "needs N = 1,000 and 10,000", None)
-    factor = _factor(levels[1000], levels[10000], spread=SPREAD)
-    return Claim(claim, f"{factor} times; 1/N would give 10", _all_above_one([factor]))
-
-
 def _improves(levels: Levels) -> Claim:
     kept = [n for n in levels if n <= 1000]
     if len(kept) < 2:
@@ -288,19 +263,18 @@ def _improves(levels: Levels) -> Claim:
     whole = _factor(levels[kept[0]], levels[kept[-1]])
     steps = (f"{a:,} to {b:,}: {_factor(levels[a], levels[b])} times (1/N: {b / a:g})" for a, b in pairwise(kept))
     claim = f"Classification: Scaffold improves from N = {kept[0]:,} to {kept[-1]:,}"
-    return Claim(claim, ", ".join(steps), _all_above_one([whole]))
+    return Claim(claim, ", ".join(steps), _verdict([whole], 1.0))
 
 
-def _no_more_improvement(levels: Levels) -> Claim:
-    """Check that no improvement is compatible with the runs, and a linear speed-up is not."""
-    claim = "Classification: no more improvement from N = 1,000 to 10,000"
+def _last_step(claim: str, levels: Levels, *, spread: float | None = None) -> Claim:
+    """With a spread over draws check that the last step improves, else that it does not, where 1/N would."""
     if not {1000, 10000} <= levels.keys():
         return Claim(claim, "needs N = 1,000 and 10,000", None)
-    factor = _factor(levels[1000], levels[10000])
+    factor = _factor(levels[1000], levels[10000], spread=spread or 0.0)
     measured = f"the plateau at 1,000 is {factor} times that at 10,000; 1/N would give 10"
-    if factor.low > 1.0:
-        return Claim(claim, measured, False)
-    return Claim(claim, measured, True if factor.high < 10.0 else None)
+    if spread is not None:
+        return Claim(claim, measured, _verdict([factor], 1.0))
+    return Claim(claim, measured, False if factor.low > 1.0 else True if factor.high < 10.0 else None)
 
 
 def draw(curves: Sequence[PanelCurve], files: Sequence[Path]) -> None:
@@ -326,52 +300,12 @@ def draws_to_frame(found: Sequence[Draw]) -> "pd.DataFrame":
     """Return one row per number of clients and draw: variance and squared bias of both methods."""
     import pandas as pd
 
+    parts = [(name, part) for name in ("scaffold", "fedavg") for part in ("variance", "squared_bias")]
     return pd.DataFrame(
-        {
-            "n_clients": each.n_clients,
-            "seed": each.seed,
-            "scaffold_variance": each.scaffold.variance,
-            "scaffold_squared_bias": each.scaffold.squared_bias,
-            "fedavg_variance": each.fedavg.variance,
-            "fedavg_squared_bias": each.fedavg.squared_bias,
-        }
+        {"n_clients": each.n_clients, "seed": each.seed}
+        | {f"{name}_{part}": getattr(getattr(each, name), part) for name, part in parts}
         for each in found
     )
-
-
-def draw_draws(found: Sequence[Draw], files: Sequence[Path]) -> None:
-    """Draw the parts of the plateaus by N, one point per draw, and FedAvg's plateau over Scaffold's."""
-    clients = np.array([each.n_clients for each in found], dtype=np.float64)
-    numbers = np.unique(clients)
-    parts = {
-        "Scaffold: variance (it has no bias)": ("Scaffold", "o", 0.8, [each.scaffold.variance for each in found]),
-        "FedAvg: squared bias": ("FedAvg", "s", 1.0, [each.fedavg.squared_bias for each in found]),
-        "FedAvg: variance": ("FedAvg", "x", 1.25, [each.fedavg.variance for each in found]),
-    }
-    with saved_panels(files, 1, 2, width=10.0, height=4.0) as (_, ((left, right),)):
-        for name, (method, marker, aside, values) in parts.items():
-            style = {"color": COLOURS[method], "marker": marker, "ms": 4, "ls": "none", "alpha": 0.5}
-            left.plot(aside * clients, values, label=name, **style)
-            middle = np.median(numbers[0] * np.array(values)[clients == numbers[0]])
-            left.plot(aside * numbers, middle / numbers, color=COLOURS[method], lw=0.8, ls="--")
-        left.plot([], [], color="0.5", lw=0.8, ls="--", label="1/N through the median at the smallest N")
-        left.set(xscale="log", yscale="log", ylabel=f"part of the {PLATEAU_LABEL}")
-        left.legend(frameon=False, fontsize=8, loc="lower left")
-        left.set_ylim(bottom=left.get_ylim()[0] / 30)  # room for the legend
-        ratios = [each.fedavg.mse / each.scaffold.mse for each in found]
-        right.plot(clients, ratios, "o", color=INK, ms=4, alpha=0.4)
-        right.axhline(1.0, color=INK, lw=0.8, ls=":")
-        right.set(xscale="log", ylabel="FedAvg's plateau over Scaffold's")
-        for n_clients, share in shares(found).items():
-            below = f"above 1:\n{share.below} of {share.draws}"
-            right.annotate(
-                below, (n_clients, max(ratios)), (0, 8), textcoords="offset points", ha="center", fontsize=8
-            )
-        right.set_ylim(0.0, 1.2 * max(ratios))
-        for axis in (left, right):
-            axis.set_xlim(numbers[0] / 2.5, numbers[-1] * 2.5)
-            axis.set_xlabel("number of clients N")
-            powers_of_ten(axis)
 
 
 def save(
@@ -381,7 +315,7 @@ def save(
     out: Path,
     drawn: Sequence[Draw] = (),
 ) -> None:
-    """Write the figure (PNG, SVG), curves (Parquet, CSV), claims (JSON, Markdown) and draws (PNG, CSV)."""
+    """Write the figure (PNG, SVG), the curves (Parquet, CSV), the claims (JSON, Markdown) and the draws (CSV)."""
     draw(curves, [out / "figure1.png", out / "figure1.svg"])
     frame = to_frame(curves)
     for suffix in ("csv", "parquet"):
@@ -389,5 +323,4 @@ def save(
     save_claims(found, settings, out / "claims.json")
     write_text(out / "claims.md", to_markdown(found))
     if drawn:
-        draw_draws(drawn, [out / "draws.png"])
         write_frame(out / "draws.csv", draws_to_frame(drawn))

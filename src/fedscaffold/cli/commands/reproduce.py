@@ -61,7 +61,7 @@ def figure1(
     """Scaffold against FedAvg, ridge and logistic regression, from 10 to 10,000 clients (even numbers).
 
     Writes figure1.png and .svg, figure1.parquet and .csv, claims.json and claims.md to the folder; with --seeds
-    also draws.png and .csv, by the exact law: a quarter of a second per draw at N = 10, four at N = 1,000. Ends
+    also draws.csv, by the exact law: a quarter of a second per draw at N = 10, four at N = 1,000. Ends
     with exit code 1 if one of the paper's claims does not hold. After an interruption the same command
     resumes where it stopped.
     """

@@ -1,20 +1,19 @@
 """Rows on Remarks 2.1, 4.11 and 5.2, Table 1's rows of other methods, and the end of the linear speed-up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.methods import ProxSkip, Scaffold, TwoSidedScaffold
-from fedscaffold.paper.verify.convergence import crossing
-from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, close, jackknife, over_groups
+from fedscaffold.methods import Scaffold, TwoSidedScaffold
+from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, close, jackknife
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, WIDE, Budget, Kind, case, make
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import constants, expansion
+from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, complexity
 
 Problem = Ridge | Logistic
@@ -22,7 +21,7 @@ Problem = Ridge | Logistic
 
 def rows(budget: Budget) -> list[StatementRow]:
     """Return all of them."""
-    return [*_two_sided(), *_condition_number(), *_lyapunov(budget), *_other_methods(budget), *saturation(budget)]
+    return [*_two_sided(), *_condition_number(), *_lyapunov(budget), *saturation(budget)]
 
 
 def _two_sided() -> list[StatementRow]:
@@ -97,77 +96,6 @@ def _lyapunov(budget: Budget) -> list[StatementRow]:
             )
         )
     return found
-
-
-# Table 1: powers of 1/ε at a fixed logarithm. ε² is eight times the plateau, which γ is proportional to, and runs
-# start where the error is 64 times the plateau, so that only powers remain of O(log(1/ε)) and O(1/ε).
-
-
-def _other_methods(budget: Budget) -> list[StatementRow]:
-    """Compare the three ways to choose the steps of a round, as γ falls 4 and 16 times.
-
-    ProxSkip with p = √(γμ) takes about 1/√(γμ) rounds. At γL = 1/12 these are 7, and the slope from there to
-    γL = 1/192 is 0.90: terms of order p matter. From γL = 1/192, with 25 to 100 rounds, it is what the table says.
-    """
-    problem = make("ridge", 2, 3, MODERATE["ridge"], copies=2)
-    known = constants(problem, batch_size=BATCH)
-    length = 1.0 / (3.0 * known.L)  # γH, or γ/p, of the methods that keep it fixed
-
-    def scaffold(gamma: float) -> Any:
-        return Scaffold(step_size=gamma, local_steps=round(length / gamma))
-
-    def often(gamma: float) -> Any:
-        return ProxSkip(step_size=gamma, communication_probability=float(np.sqrt(gamma * known.mu)))
-
-    def seldom(gamma: float) -> Any:
-        return ProxSkip(step_size=gamma, communication_probability=gamma / length)
-
-    table: tuple[tuple[str, Callable[[float], Any], int, int, int], ...] = (
-        ("Karimireddy et al. (Scaffold, γH fixed)", scaffold, 12, 0, 2),
-        ("Mishchenko et al. (ProxSkip, p = √(γμ))", often, 192, 1, 1),
-        ("Hu and Huang (ProxSkip, p ∝ γ)", seldom, 12, 0, 2),
-    )
-    found = []
-    for name, method, parts, rounds, steps in table:
-        gammas = 1.0 / (parts * known.L * np.array([1.0, 4.0, 16.0]))
-        costs = np.log([_rounds(problem, method(gamma), gamma, budget) for gamma in gammas])
-        inverse = np.log([1.0, 2.0, 4.0])  # of ε, which is proportional to √γ
-        slope, error = over_groups(
-            inverse @ (costs - costs.mean(axis=0)) / np.square(inverse - inverse.mean()).sum()
-        )
-        length_power = float(np.polyfit(inverse, np.log([_mean_steps(method(g)) for g in gammas]), 1)[0])
-        found.append(
-            close(
-                "Table 1",
-                f"{name}: rounds ∝ ε^{{-{rounds}}} (but for the logarithm), steps in a round ∝ ε^{{-{steps}}}; "
-                "1 + power of rounds",
-                f"ridge, B = {BATCH}, N = 4, γL = 1/{parts} to 1/{16 * parts}",
-                1.0 + rounds,
-                Measured(1.0 + slope, error),
-                0.05 * budget.loosen,
-                finding=f"power of steps in a round, as chosen: {length_power:.2f}",
-            )
-        )
-    return found
-
-
-def _mean_steps(method: Any) -> float:
-    return 1 / method.communication_probability if isinstance(method, ProxSkip) else float(method.local_steps)
-
-
-def _rounds(problem: Problem, method: Any, gamma: float, budget: Budget) -> np.ndarray[Any, Any]:
-    """Return the communications that reach ε², for each of ten groups of runs."""
-    known = expansion(problem, Scaffold(step_size=gamma, local_steps=1), batch_size=BATCH)
-    plateau, optimum = float(np.trace(known.cov_theta)), problem.optimum()
-    values, vectors = np.linalg.eigh(problem.hessian(optimum))
-    ideal, length = -problem.client_gradients(optimum), gamma * _mean_steps(method)
-    trace = run(
-        problem, method, rounds=max(10, int(3.0 / (length * values[0]))), batch_size=BATCH, seed=14,
-        theta0=optimum + np.sqrt(64 * plateau) * vectors[:, 0], control_variates0=ideal - ideal.mean(axis=0),
-        repetitions=budget.speed_up_repetitions // 10 * 10, progress=False,
-    )  # fmt: skip
-    curves = trace.mse.reshape(10, -1, trace.rounds + 1).mean(axis=1)
-    return np.array([crossing(curve, 8 * plateau) for curve in curves])
 
 
 # The end of the linear speed-up: rounds as long as a few times 1/μ, N and 10N clients, B = 1. Noise falls as 1/N,
