@@ -60,7 +60,7 @@ SMALL = Budget(
     paper_rounds=120,
     curve_repetitions=100,
     figure_clients=(10, 20, 100),
-    speed_up_repetitions=20,
+    speed_up_repetitions=40,
     loosen=3.0,
 )
 STATEMENTS = (
@@ -390,7 +390,7 @@ def test_rows_that_take_seconds_hold(name: str) -> None:
 def test_wrong_constants_of_a_problem_fail(
     monkeypatch: pytest.MonkeyPatch, field: str, factor: float, statement: str
 ) -> None:
-    right = assumptions.constants
+    right = fedscaffold.theory.constants
 
     def wrong(*a: Any, **k: Any) -> Any:
         known = right(*a, **k)

@@ -35,12 +35,12 @@ class Adapter:
 
     def model(self) -> Array:
         """Return the server's model θ."""
-        return self._model()  # type: ignore[no-any-return]
+        return self._model()
 
     def correction(self, client: int) -> Array:
         """Return the correction c − c_i."""
         server, own = self._variates(client)
-        return server - own  # type: ignore[no-any-return]
+        return server - own
 
 
 class LossyAdapter(Adapter):

@@ -45,9 +45,11 @@ class DeclearnScaffold(LoopAdapter):
         return np.asarray(self.theta.coefs["theta"])
 
     def _variates(self, client: int) -> tuple[Array, Array]:
-        states = (self.server.collect_aux_var().state, self.clients[client].state)
-        zero = np.zeros(self.task.dim)
-        return tuple(np.asarray(s.coefs["theta"]) if isinstance(s, NumpyVector) else zero for s in states)
+        server, own = (
+            np.asarray(state.coefs["theta"]) if isinstance(state, NumpyVector) else np.zeros(self.task.dim)
+            for state in (self.server.collect_aux_var().state, self.clients[client].state)
+        )
+        return server, own
 
     def save(self, client: int) -> Any:
         """Return the state of a client's module, as declearn saves it."""
