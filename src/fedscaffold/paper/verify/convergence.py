@@ -1,4 +1,4 @@
-"""Rows on Lemma 4.1 to Corollary 4.5, Theorem 4.9, Corollary 4.10 and Table 1: runs from a given start."""
+"""Rows on Lemma 4.1 to Corollary 4.5, Theorem 4.9 and Corollary 4.10: runs from a given start."""
 
 from dataclasses import replace
 

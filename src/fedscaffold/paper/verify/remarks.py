@@ -1,4 +1,4 @@
-"""Rows on Remarks 2.1, 4.11 and 5.2, Table 1's rows of other methods, and the end of the linear speed-up."""
+"""Rows on Remarks 2.1, 4.11 and 5.2, and on the end of the linear speed-up."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,13 +10,10 @@ from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold, TwoSidedScaffold
 from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, close, jackknife
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, WIDE, Budget, Kind, case, make
-from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, complexity
-
-Problem = Ridge | Logistic
 
 
 def rows(budget: Budget) -> list[StatementRow]:
