@@ -13,7 +13,7 @@ from fedscaffold.paper.claims import Claim
 from fedscaffold.paper.figure1 import (
     KINDS,
     METHODS,
-    Draw,
+    DataDraw,
     Figure1Settings,
     PanelCurve,
     claims,
@@ -101,9 +101,9 @@ def test_intervals_are_of_the_runs_noise() -> None:
     assert re.fullmatch(r"100 to 1,000: \S+ \[0\.\d+, 1\.\d+\] times \(1/N: 10\)", found[4].measured)
 
 
-def draw(n_clients: int, seed: int, scaffold: float, fedavg: float) -> Draw:
+def draw(n_clients: int, seed: int, scaffold: float, fedavg: float) -> DataDraw:
     parts = [Prediction(how="exact", variance=mse, bias=np.zeros(1)) for mse in (scaffold, fedavg)]
-    return Draw(n_clients, seed, *parts)
+    return DataDraw(n_clients, seed, *parts)
 
 
 @pytest.mark.parametrize(("below", "holds"), [(40, True), (36, True), (24, None), (20, None), (4, False)])

@@ -133,7 +133,7 @@ def to_frame(curves: Sequence[PanelCurve]) -> "pd.DataFrame":
     return pd.concat(parts, ignore_index=True)
 
 
-class Draw(NamedTuple):
+class DataDraw(NamedTuple):
     """Exact plateaus of both methods on one draw of the regression data."""
 
     n_clients: int
@@ -147,7 +147,7 @@ class Draw(NamedTuple):
         return self.scaffold.mse < self.fedavg.mse
 
 
-def draws(settings: Figure1Settings, *, advance: Advance = lambda done, total: None) -> list[Draw]:
+def draws(settings: Figure1Settings, *, advance: Advance = lambda done, total: None) -> list[DataDraw]:
     """Return the exact plateaus of linear regression with the next `seeds` data seeds, for N up to DRAWN."""
     clients = sorted(n for n in settings.clients if n <= DRAWN)
     total, done, found = settings.seeds * sum(clients), 0, []
@@ -155,7 +155,7 @@ def draws(settings: Figure1Settings, *, advance: Advance = lambda done, total: N
         for seed in range(settings.seed, settings.seed + settings.seeds):
             problem = paper("regression", n_clients=n_clients, l2=settings.l2, seed=seed)
             both = (predict(problem, method, batch_size=BATCH_SIZE) for method in METHODS)
-            found.append(Draw(n_clients, seed, *both))
+            found.append(DataDraw(n_clients, seed, *both))
             done += n_clients
             advance(done, total)
     return found
@@ -172,7 +172,7 @@ class Interval(NamedTuple):
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
-def shares(found: Sequence[Draw]) -> dict[int, Interval]:
+def shares(found: Sequence[DataDraw]) -> dict[int, Interval]:
     """Return the share of draws with Scaffold's plateau below FedAvg's by N, with Clopper–Pearson intervals."""
     stats = load_optional("scipy.stats", "intervals of shares need SciPy", extra="reproduce")
     result = {}
@@ -202,7 +202,7 @@ def _verdict(found: Iterable[Interval], limit: float) -> bool | None:
 Levels = Mapping[int, Plateau]  # by number of clients
 
 
-def claims(curves: Sequence[PanelCurve], drawn: Sequence[Draw] = ()) -> list[Claim]:
+def claims(curves: Sequence[PanelCurve], drawn: Sequence[DataDraw] = ()) -> list[Claim]:
     """Return every claim that Section 6 makes about the figure.
 
     Verdicts come from 95 % intervals, and are None if these cannot decide. In linear regression it depends on the
@@ -228,7 +228,7 @@ def claims(curves: Sequence[PanelCurve], drawn: Sequence[Draw] = ()) -> list[Cla
     ]
 
 
-def _below_in_draws(scaffold: Levels, fedavg: Levels, drawn: Sequence[Draw]) -> Claim:
+def _below_in_draws(scaffold: Levels, fedavg: Levels, drawn: Sequence[DataDraw]) -> Claim:
     claim = "Regression: Scaffold's plateau is below FedAvg's in most draws of the data"
     if not drawn:
         below = sum(fedavg[n].mean > scaffold[n].mean for n in scaffold)
@@ -296,7 +296,7 @@ def draw(curves: Sequence[PanelCurve], files: Sequence[Path]) -> None:
     draw_curves(panels, files)
 
 
-def draws_to_frame(found: Sequence[Draw]) -> "pd.DataFrame":
+def draws_to_frame(found: Sequence[DataDraw]) -> "pd.DataFrame":
     """Return one row per number of clients and draw: variance and squared bias of both methods."""
     import pandas as pd
 
@@ -313,7 +313,7 @@ def save(
     found: Sequence[Claim],
     settings: Figure1Settings,
     out: Path,
-    drawn: Sequence[Draw] = (),
+    drawn: Sequence[DataDraw] = (),
 ) -> None:
     """Write the figure (PNG, SVG), the curves (Parquet, CSV), the claims (JSON, Markdown) and the draws (CSV)."""
     draw(curves, [out / "figure1.png", out / "figure1.svg"])

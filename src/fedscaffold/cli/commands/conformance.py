@@ -10,7 +10,7 @@ from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.cli.options import AsJson, imported
 from fedscaffold.conformance import check
 from fedscaffold.conformance.adapters import LIBRARIES
-from fedscaffold.conformance.adapters.environment import check_library, default_folder
+from fedscaffold.conformance.environment import check_library, default_folder
 from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import InvalidInput
 

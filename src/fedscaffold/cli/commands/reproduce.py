@@ -75,7 +75,7 @@ def figure1(
         unfinished = folder_at(folder_at(out) / "unfinished")
         with progress_bar("Figure 1", None) as advance:
             curves = figure1_study.simulate(settings, scratch=unfinished, advance=advance)
-        drawn: list[figure1_study.Draw] = []
+        drawn: list[figure1_study.DataDraw] = []
         if seeds > 1:
             with progress_bar("Draws", None) as advance:
                 drawn = figure1_study.draws(settings, advance=advance)

@@ -8,7 +8,7 @@ from declearn.aggregator import AveragingAggregator
 from declearn.model.sklearn import NumpyVector
 from declearn.optimizer.modules import ScaffoldClientModule, ScaffoldServerModule
 
-from fedscaffold.conformance.adapters.base import LoopAdapter
+from fedscaffold.conformance.adapters import LoopAdapter
 from fedscaffold.conformance.task import Array, Task
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedscaffold.conformance.adapters.base import LoopAdapter
+from fedscaffold.conformance.adapters import LoopAdapter
 from fedscaffold.conformance.adapters.torch_records import TORCHVISION, as_array, sgd_steps, without
 from fedscaffold.conformance.task import Array, Task
 

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters import torch_records as common
-from fedscaffold.conformance.adapters.base import Adapter
 from fedscaffold.conformance.task import Array, Task
 
 scaffold = common.without(common.TORCHVISION, "fedlab.contrib.algorithm.scaffold")

@@ -8,8 +8,8 @@ import torch
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from torch.utils.data import DataLoader, TensorDataset
 
+from fedscaffold.conformance.adapters import LossyAdapter
 from fedscaffold.conformance.adapters import torch_records as common
-from fedscaffold.conformance.adapters.base import LossyAdapter
 from fedscaffold.conformance.task import Array, Task
 
 ScaffoldClient: Any = common.without(

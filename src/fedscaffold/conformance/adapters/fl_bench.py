@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import torch
 
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters import torch_records as common
-from fedscaffold.conformance.adapters.base import Adapter
 from fedscaffold.conformance.task import Array, Task
 
 UNUSED = (*common.TORCHVISION, "pynvml", "ray", "ray.actor", "torchvision.models", "torchvision.io.image")

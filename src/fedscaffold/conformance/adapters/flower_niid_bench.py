@@ -12,8 +12,8 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters
 from flwr.server.client_manager import SimpleClientManager
 from torch.utils.data import DataLoader, TensorDataset
 
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters import torch_records as common
-from fedscaffold.conformance.adapters.base import Adapter
 from fedscaffold.conformance.task import Array, Task
 
 for name in ("Callable", "Dict", "List", "Optional", "Tuple", "Union"):  # gone in releases that know NumPy 2

@@ -7,8 +7,8 @@ from fluke.algorithms.scaffold import SCAFFOLDClient, SCAFFOLDServer
 from fluke.config import OptimizerConfigurator
 from fluke.data import FastDataLoader
 
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters import torch_records as common
-from fedscaffold.conformance.adapters.base import Adapter
 from fedscaffold.conformance.task import Array, Task
 
 

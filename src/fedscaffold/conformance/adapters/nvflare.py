@@ -11,7 +11,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.scaffold import scaffold_aggregate_fn
 from nvflare.app_opt.pt.scaffold import PTScaffoldHelper
 
-from fedscaffold.conformance.adapters.base import LoopAdapter
+from fedscaffold.conformance.adapters import LoopAdapter
 from fedscaffold.conformance.adapters.torch_records import TorchLinearModel, as_array, sgd_steps
 from fedscaffold.conformance.task import Array, Task
 

@@ -12,7 +12,7 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
-from fedscaffold.conformance.adapters.base import Adapter
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters.torch_records import TorchLinearModel, as_array, half_squared_error, records
 from fedscaffold.conformance.task import Array, Task
 

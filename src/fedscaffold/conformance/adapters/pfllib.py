@@ -8,7 +8,7 @@ from flcore.clients import clientbase
 from flcore.servers import serverbase
 from flcore.servers.serverscaffold import SCAFFOLD
 
-from fedscaffold.conformance.adapters.base import Adapter
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters.torch_records import TorchLinearModel, as_array, half_squared_error, records
 from fedscaffold.conformance.task import Array, Task
 

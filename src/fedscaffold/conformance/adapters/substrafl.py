@@ -8,8 +8,8 @@ from substrafl.algorithms.pytorch import TorchScaffoldAlgo
 from substrafl.index_generator import NpIndexGenerator
 from substrafl.strategies import Scaffold
 
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters import torch_records as common
-from fedscaffold.conformance.adapters.base import Adapter
 from fedscaffold.conformance.task import Array, NotSupported, Task
 
 

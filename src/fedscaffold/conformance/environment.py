@@ -50,7 +50,7 @@ def make_environment(name: str, folder: Path) -> Path:
             _run([*install, "--no-deps", library.release], failure)
         write_text(ready, wanted)
     packages = next((home / "lib").glob("python*/site-packages"))
-    link, source = packages / "fedscaffold", Path(__file__).parents[2]
+    link, source = packages / "fedscaffold", Path(__file__).parents[1]
     if not (link.is_symlink() and link.resolve() == source.resolve()):
         link.unlink(missing_ok=True)
         link.symlink_to(source, target_is_directory=True)
