@@ -44,7 +44,7 @@ class DeclearnScaffold(LoopAdapter):
     def _model(self) -> Array:
         return np.asarray(self.theta.coefs["theta"])
 
-    def _variates(self, client: int) -> tuple[Array, Array]:
+    def _variates(self, client: int) -> tuple[Any, Any]:
         server, own = (
             np.asarray(state.coefs["theta"]) if isinstance(state, NumpyVector) else np.zeros(self.task.dim)
             for state in (self.server.collect_aux_var().state, self.clients[client].state)
