@@ -25,7 +25,7 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedLin, ProxSkip, Scaffold
 from fedscaffold.paper.claims import Claim, check_client_numbers, save_claims
-from fedscaffold.paper.verify.convergence import crossing
+from fedscaffold.paper.verify.table1 import crossing
 from fedscaffold.problems import LogisticStream, Ridge
 from fedscaffold.reports.figures import INK, MARKERS, PALETTE, legend_above, powers_of_ten, saved_panels
 from fedscaffold.simulation.run_method import run

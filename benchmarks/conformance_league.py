@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import measured
 from fedscaffold.conformance.adapters import LIBRARIES
-from fedscaffold.conformance.adapters.environment import check_library, default_folder
+from fedscaffold.conformance.environment import check_library, default_folder
 from fedscaffold.core.files import write_text
 
 PAGE = measured.ROOT / "docs" / "conformance-league.md"

@@ -218,7 +218,7 @@ def main() -> None:
     panels: list[tuple[str, list[BiasPoint]]] = []
     numbers: dict[str, Any] = {}
     for name, series in SERIES.items():
-        problem = paper("classification", n_clients=series.n_clients)
+        problem = paper("classification", n_clients=series.n_clients, informative=(2, 2))
         print(f"\n{series.title}: squared bias, plain, extrapolated, other pairing; noise")
         panels.append((series.title, []))
         for method, rounds in zip(series.methods, series.rounds, strict=True):
@@ -238,7 +238,7 @@ def main() -> None:
                 print(
                     f"order of {which}: {order.value:.2f} ± {1.96 * order.error:.2f} (95 %, {len(clear)} points)"
                 )
-    problem = paper("classification", n_clients=100)
+    problem = paper("classification", n_clients=100, informative=(2, 2))
     print("\nvariance over that of the plain average")
     for way, ratio in noise_factors(problem, COMPARED[0], rounds=400 // less, repetitions=64).items():
         print(f"{way}: {ratio:.2f}")

@@ -68,8 +68,8 @@ def compare(problem: Ridge | Logistic, method: Any, *, rounds: int, seeds: int) 
 def comparisons(rounds: int, seeds: int) -> dict[str, Comparison]:
     """Compare on both of the paper's problems with both methods, by names such as "Scaffold, ridge"."""
     found = {}
-    for kind, title in (("regression", "ridge"), ("classification", "logistic")):
-        problem = paper(kind, n_clients=20, l2=0.1)  # type: ignore[arg-type]
+    for kind, title, second in (("regression", "ridge", 10), ("classification", "logistic", 2)):
+        problem = paper(kind, n_clients=20, l2=0.1, informative=(2, second))  # type: ignore[arg-type]
         for method in METHODS:
             found[f"{type(method).__name__}, {title}"] = compare(problem, method, rounds=rounds, seeds=seeds)
     return found

@@ -29,7 +29,7 @@ from benchmarks.acceleration import (
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import folder_at
 from fedscaffold.methods import FedLin, ProxSkip, Scaffold
-from fedscaffold.paper.verify.convergence import crossing
+from fedscaffold.paper.verify.table1 import crossing
 
 SMALL = AccelerationSettings(conditions=(4.0, 8.0, 16.0), clients=(2, 4, 8))
 

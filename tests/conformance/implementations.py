@@ -19,6 +19,7 @@ class Bug:
     sign: float = 1.0  # of the correction in the local step; 0: the correction is never applied
     shows_state: bool = False  # correction() returns what the client state says, not what is added
     starts_at_model: bool = False
+    starts_at_server: bool = False  # a client takes the server's variate as its own in its first round
     divide: Callable[[float, int], float] = lambda gamma, steps: gamma * steps
     aliased: bool = False
     ignores_cohort: bool = False
@@ -150,6 +151,8 @@ class TwoSided(Implementation):
         return self.kept.get(client, self.server)
 
     def asked_for(self, client: int) -> Array:
+        if self.bug.starts_at_server and client not in self.seen:
+            self.client_state[client] = self.server.copy()
         return self.heard(client) - self.client_state[client]
 
     def round(self, cohort: tuple[int, ...]) -> None:

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from benchmarks.conformance_league import PAGE, kept, page
 from fedscaffold.cli.commands import conformance
 from fedscaffold.cli.main import app
-from fedscaffold.conformance import Report, check
-from fedscaffold.conformance.adapters import LIBRARIES, environment
+from fedscaffold.conformance import Report, check, environment
+from fedscaffold.conformance.adapters import LIBRARIES
 from fedscaffold.conformance.checks import CHECKS
 from tests.conformance.implementations import OneVariate, TwoSided
 

@@ -30,6 +30,12 @@ PLANTED: list[tuple[str, tuple[type[Implementation], ...], Bug, set[str]]] = [
     ("wrong sign, unseen in the corrections", BOTH, Bug(sign=-1.0, shows_state=True), REACHES | {GRADIENT}),
     ("never applied", BOTH, Bug(sign=0.0, shows_state=True), REACHES | {FEDAVG, GRADIENT}),
     ("starts at the model", BOTH, Bug(starts_at_model=True), REACHES | {SUM}),
+    (
+        "starts at the server's",
+        (TwoSided,),
+        Bug(starts_at_server=True),
+        {SUM, OWN, PARTIAL, PATH, WEIGHTED_COHORTS, LOST},
+    ),
     ("|S|/N missing", (TwoSided,), Bug(server_share="1"), {SUM, PATH, WEIGHTED_COHORTS, LOST}),
     (
         "c is the cohort's mean",
@@ -91,6 +97,7 @@ HINTS = [
         OPTIMUM,
         "settled at a wrong point: does each client's control variate start at zero?",
     ),
+    (Bug(starts_at_server=True), SUM, "starts at the server's in its first round"),
     (Bug(server_share="1"), SUM, "is |S|/N missing?"),
     (Bug(server_share="seen"), SUM, "mean over the clients seen so far"),
     (Bug(server_share="weights"), SUM, "weights that are normalised within the cohort"),

@@ -1,6 +1,6 @@
 """The paper's data."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,12 +21,16 @@ def test_regression_is_make_regression_with_two_and_ten_informative_features() -
         np.testing.assert_array_equal(problem.y[600 * half : 600 * (half + 1)], y)
 
 
-def test_classification_is_make_classification() -> None:
-    problem = paper("classification", n_clients=4, seed=1, l2=0.5)
+@pytest.mark.parametrize("informative", [(2, 10), (2, 2), (18, 3)])
+def test_classification_is_make_classification(informative: tuple[int, int]) -> None:
+    problem = paper("classification", n_clients=4, seed=1, l2=0.5, informative=informative)
     assert isinstance(problem, Logistic)
     assert (problem.n_clients, problem.dim, problem.l2) == (4, 20, 0.5)
+    assert (problem.fingerprint() == paper("classification", n_clients=4, seed=1, l2=0.5).fingerprint()) == (
+        informative == (2, 10)
+    )
     for half in range(2):
-        x, y = make_classification(400, 20, random_state=2 + half)
+        x, y = make_classification(400, 20, n_informative=informative[half], random_state=2 + half)
         np.testing.assert_array_equal(problem.x[400 * half : 400 * (half + 1)], x)
         np.testing.assert_array_equal(problem.y[400 * half : 400 * (half + 1)], 2 * y - 1)
 
@@ -55,6 +59,15 @@ def test_records_start_on_a_cache_line() -> None:
         ("regression", 2, -1, "seed"),
     ],
 )
-def test_refusals(kind: Literal["regression"], n_clients: int, seed: int, message: str) -> None:
+def test_bad_input(kind: Literal["regression"], n_clients: int, seed: int, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         paper(kind, n_clients=n_clients, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "informative"),
+    [("regression", (0, 10)), ("regression", (2, 21)), ("classification", (1, 10)), ("classification", (2, 19))],
+)
+def test_informative_features_that_the_generators_cannot_make(kind: Any, informative: tuple[int, int]) -> None:
+    with pytest.raises(InvalidInput, match="informative must be"):
+        paper(kind, n_clients=2, informative=informative)

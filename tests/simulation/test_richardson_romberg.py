@@ -237,7 +237,7 @@ def test_standard_error_is_that_of_repetitions() -> None:
 @pytest.mark.slow
 def test_orders_on_the_papers_problem() -> None:
     """Scaffold at γH = 0.8, single records: squared bias of order 2, extrapolated 4."""
-    problem = fs.problems.paper("classification", n_clients=100)
+    problem = fs.problems.paper("classification", n_clients=100, informative=(2, 2))
     methods = [fs.Scaffold(step_size=0.8 / H, local_steps=H) for H in (8, 12, 16)]
     points = [measure(problem, method, rounds=1200, repetitions=32) for method in methods]
     gammas = [method.step_size for method in methods]
@@ -255,7 +255,7 @@ def test_orders_on_the_papers_problem() -> None:
 @pytest.mark.parametrize("H", [22, 32, 46])
 def test_fifty_times_less_on_the_papers_problem(H: int) -> None:
     """Scaffold at γH = 3.2, γ = 0.145 to 0.07, single records."""
-    problem = fs.problems.paper("classification", n_clients=100)
+    problem = fs.problems.paper("classification", n_clients=100, informative=(2, 2))
     point = measure(problem, fs.Scaffold(step_size=3.2 / H, local_steps=H), rounds=400, repetitions=16)
     plain, extrapolated, other = point.measured
     assert extrapolated.value + 3 * extrapolated.error < plain.value / 50

@@ -6,14 +6,13 @@ They need NumPy only and do not import the simulator, so the library's own metho
 import traceback
 from collections.abc import Sequence
 
-from fedscaffold.conformance.checks import CHECKS, Check
+from fedscaffold.conformance.checks import CHECKS, Check, chosen_checks
 from fedscaffold.conformance.recording import Bench
 from fedscaffold.conformance.report import Entry, Report, Verdict
 from fedscaffold.conformance.task import Federation, NotSupported, Start, Task
-from fedscaffold.core.checks import choice, positive, seed_number
 from fedscaffold.core.errors import InvalidInput
 
-__all__ = ["Entry", "Federation", "NotSupported", "Report", "Task", "check", "check_options"]
+__all__ = ["Entry", "Federation", "NotSupported", "Report", "Task", "check"]
 
 
 def __dir__() -> list[str]:
@@ -83,42 +82,9 @@ def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0, only: Sequenc
     """
     if not callable(start):
         raise InvalidInput(f"start must be a function or class that takes a Task, got {start!r}")
-    chosen = check_options(tolerance=tolerance, seed=seed, only=only)
+    chosen = chosen_checks(tolerance=tolerance, seed=seed, only=only)
     bench = Bench(start, seed)
     return Report(entries=tuple(_entry(name, CHECKS[name], bench, tolerance) for name in chosen))
-
-
-def check_options(*, tolerance: float, seed: int, only: Sequence[str] | None) -> tuple[str, ...]:
-    """Raise if `check` cannot use these options; return the names of the checks to run.
-
-    Parameters
-    ----------
-    tolerance, seed, only
-        As for `check`.
-
-    Returns
-    -------
-    tuple of str
-        Names of the checks, in the order of the report.
-
-    Raises
-    ------
-    InvalidInput
-        If an option cannot be used.
-
-    Examples
-    --------
-    >>> from fedscaffold.conformance import check_options
-    >>> check_options(tolerance=1e-8, seed=0, only=["lost replies"])
-    ('lost replies',)
-    """
-    largest = 1e-3  # ten times the one for float32: larger distances are not rounding errors
-    if positive("tolerance", tolerance) > largest:
-        raise InvalidInput(f"tolerance must be at most {largest}, got {tolerance}")
-    seed_number("seed", seed)
-    names = tuple(CHECKS)
-    chosen = set(names) if only is None else {choice("only", name, names) for name in only}
-    return tuple(name for name in names if name in chosen)
 
 
 def _entry(name: str, function: Check, bench: Bench, tolerance: float) -> Entry:

@@ -1,6 +1,6 @@
 """The checks of `conformance.check`: each turns recordings of an implementation into a finding."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
@@ -17,6 +17,8 @@ from fedscaffold.conformance.task import (
     mean_gradients,
     optimum,
 )
+from fedscaffold.core.checks import choice, positive, seed_number
+from fedscaffold.core.errors import InvalidInput
 
 LOCAL_STEP = "θ ← θ − γ(g + ξ_c), with ξ_c = c − c_i if there is a server variate"
 FEDAVG_NEAR = 0.05  # of FedAvg's bias: nearer than this is FedAvg's fixed point; Scaffold ends at a distance of 1
@@ -245,6 +247,13 @@ def _imbalance_hint(rec: Recording, xi: Array) -> str:
     """
     task, cohorts = rec.scenario.task, rec.scenario.cohorts[: len(xi) - 1]
     absent = [sorted(set(range(task.n_clients)) - set(cohort)) for cohort in cohorts]
+    started: set[int] = set()
+    for t, cohort in enumerate(cohorts):
+        started |= set(cohort)
+        waiting = sorted(set(range(task.n_clients)) - started)
+        moved = np.abs(xi[t + 1] - xi[t])[sorted(started & set(absent[t]))]  # by the server variate alone
+        if waiting and moved.any() and not xi[t + 1, waiting].any():
+            return "a control variate starts at the server's in its first round, where the mean counts it as zero"
     usual = (
         "the server variate must stay the mean of all c_i: after a round it moves by Σ w_c (change of c_i) over "
         "the cohort; unequal weights and unequal local steps enter that mean"
@@ -403,3 +412,13 @@ CHECKS: dict[str, Check] = {
         "does restart_server() read both?",
     ),
 }
+
+
+def chosen_checks(*, tolerance: float, seed: int, only: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the checks to run, in the order of the report; raise if an option cannot be used."""
+    largest = 1e-3  # ten times the one for float32: larger distances are not rounding errors
+    if positive("tolerance", tolerance) > largest:
+        raise InvalidInput(f"tolerance must be at most {largest}, got {tolerance}")
+    seed_number("seed", seed)
+    chosen = CHECKS if only is None else {choice("only", name, tuple(CHECKS)) for name in only}
+    return tuple(name for name in CHECKS if name in chosen)

@@ -17,7 +17,7 @@ class Claim:
 
     claim: str
     measured: str
-    holds: bool | None  # None if the chosen numbers of clients cannot decide
+    holds: bool | None  # None if the chosen numbers of clients, runs or draws cannot decide
 
     @property
     def verdict(self) -> str:

@@ -8,9 +8,9 @@ import typer
 
 from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.cli.options import AsJson, imported
-from fedscaffold.conformance import check, check_options
+from fedscaffold.conformance import check
 from fedscaffold.conformance.adapters import LIBRARIES
-from fedscaffold.conformance.adapters.environment import check_library, default_folder, modules_of
+from fedscaffold.conformance.environment import check_library, default_folder
 from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import InvalidInput
 
@@ -46,13 +46,10 @@ def command(
     """
     with refusals(interrupted="an environment that was being made is made again next time"):
         options: dict[str, Any] = {"tolerance": tolerance, "only": only or None}
-        check_options(seed=0, **options)
         if (implementation is None) == (against is None):
             raise InvalidInput("give either module:Class of your own or --against a library")
         if against is not None:
             library = choice("against", against, tuple(LIBRARIES))
-            modules_of(library, source)
-            default_folder().mkdir(parents=True, exist_ok=True)
             report = check_library(library, folder=default_folder(), source=source, **options)
         else:
             module, _, name = str(implementation).partition(":")

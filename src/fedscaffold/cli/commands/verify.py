@@ -34,11 +34,11 @@ def command(
 
     Identities and matrix bounds are computed, all else is simulated, inside a statement's conditions and, on the
     paper's experiment, outside. A row that is not judged says why: Remark 4.11's open question, and claims about
-    Figure 1 for numbers of clients that only --full runs. That more clients stop helping is tested without --full
-    too, on a small logistic problem with 1,000 and 10,000 clients. A row has a claim, the setting, the predicted
-    value or bound, the measured value with its standard error, and a verdict. If the paper's text is wrong, the
-    row judges the corrected formula and says how the printed one does. Ends with exit code 1 if a row fails or is
-    too noisy to judge.
+    Figure 1 for numbers of clients and draws of the data that only --full has. That more clients stop helping is
+    tested without --full too, on small logistic problems with a few hundred clients and ten times as many. A row
+    has a claim, the setting, the predicted value or bound, the measured value with its standard error and, for a
+    bound, its share of it, and a verdict. If the paper's text is wrong, the row judges the corrected formula and
+    says how the printed one does. Ends with exit code 1 if a row fails or is too noisy to judge.
     """
     begin = time.perf_counter()
     with refusals(interrupted="nothing was written"):

@@ -6,9 +6,9 @@ that imports its library, so it can be imported only if that library is installe
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from typing import Any, ClassVar, cast
 
-from fedscaffold.conformance.task import Start
+from fedscaffold.conformance.task import Array, NotSupported, Start, Task
 from fedscaffold.core.checks import choice
 
 __all__ = ["LIBRARIES", "Library", "adapter"]
@@ -100,6 +100,12 @@ LIBRARIES = {
         "scikit-learn==1.9.1",
         "src.server.scaffold, src.client.scaffold", "github.com/KarhouTam/FL-bench",
     ),
+    "fl4health": Library(
+        "FL4HealthScaffold", "",
+        f"{TORCH} flwr==1.18.0 opacus==1.6.0 dp-accounting==0.5.1 pyyaml==6.0.3 scikit-learn==1.9.1 "
+        "torchmetrics==1.9.0 tqdm==4.70.1",
+        "clients.scaffold_client, strategies.scaffold", "github.com/VectorInstitute/FL4Health",
+    ),
     "flower-niid-bench": Library(
         "FlowerNiidBenchScaffold", "", f"{TORCH} flwr==1.22.0 hydra-core==1.3.2",
         "niid_bench.client_scaffold, server_scaffold, strategy", "github.com/adap/flower", "baselines/niid_bench",
@@ -143,3 +149,64 @@ def adapter(name: str) -> Start:
     """
     module = import_module(f"{__name__}.{choice('library', name, tuple(LIBRARIES)).replace('-', '_')}")
     return cast(Start, getattr(module, LIBRARIES[name].adapter))
+
+
+# What adapters share
+
+
+class Adapter:
+    """A library's Scaffold on a task; subclasses define what is declared here.
+
+    The class attributes give the reason why a library takes clients of equal weight, or with equally many local
+    steps, alone; they are empty if it takes others.
+    """
+
+    equal_weights: ClassVar[str] = "its clients have equal weights"
+    equal_local_steps: ClassVar[str] = "its clients take the same number of local steps"
+    _begin: Any  # (task): build server and clients
+    _round: Any  # (cohort), or (cohort, lost) of a library with replies that get lost
+    _model: Any  # (): the server's model θ
+    _variates: Any  # (client): c and c_i
+
+    def __init__(self, task: Task) -> None:
+        for reason, fits in (
+            (self.equal_weights, task.has_equal_weights),
+            (self.equal_local_steps, task.has_equal_local_steps),
+        ):
+            if reason and not fits:
+                raise NotSupported(reason)
+        self.task = task
+        self._begin(task)
+
+    def round(self, cohort: tuple[int, ...]) -> None:
+        """Run one communication round with these clients."""
+        self._round(cohort)
+
+    def model(self) -> Array:
+        """Return the server's model θ."""
+        return self._model()
+
+    def correction(self, client: int) -> Array:
+        """Return the correction c − c_i."""
+        server, own = self._variates(client)
+        return server - own
+
+
+class LossyAdapter(Adapter):
+    """A library with replies that may get lost."""
+
+    def round(self, cohort: tuple[int, ...]) -> None:
+        """Run one communication round with these clients."""
+        self._round(cohort, ())
+
+    def round_with_lost_replies(self, cohort: tuple[int, ...], lost: tuple[int, ...]) -> None:
+        """Run one round in which the clients of `lost` train, but their replies do not reach the server."""
+        self._round(cohort, lost)
+
+
+class LoopAdapter(LossyAdapter):
+    """A library without a training loop, which the adapter writes, so that settings may change too."""
+
+    def reconfigure(self, task: Task) -> None:
+        """Take the step size and the local steps of another task."""
+        self.task = task

@@ -8,29 +8,22 @@ from declearn.aggregator import AveragingAggregator
 from declearn.model.sklearn import NumpyVector
 from declearn.optimizer.modules import ScaffoldClientModule, ScaffoldServerModule
 
-from fedscaffold.conformance.task import Array, NotSupported, Task
+from fedscaffold.conformance.adapters import LoopAdapter
+from fedscaffold.conformance.task import Array, Task
 
 
-class DeclearnScaffold:
+class DeclearnScaffold(LoopAdapter):
     """Clients that take plain gradient steps through `ScaffoldClientModule`."""
 
-    def __init__(self, task: Task) -> None:
-        if not task.has_equal_weights:
-            raise NotSupported("its Scaffold modules have no weights of clients")
-        self.task, self.theta = task, NumpyVector({"theta": task.theta0})
+    equal_weights = "its Scaffold modules have no weights of clients"
+    equal_local_steps = ""
+
+    def _begin(self, task: Task) -> None:
+        self.theta = NumpyVector({"theta": task.theta0})
         self.clients = [ScaffoldClientModule() for _ in range(task.n_clients)]
         self.server, self.aggregator = ScaffoldServerModule(), AveragingAggregator()
 
-    def reconfigure(self, task: Task) -> None:
-        """Take the step size and the local steps of another task."""
-        self.task = task
-
-    def round(self, cohort: tuple[int, ...]) -> None:
-        """Run one communication round with these clients."""
-        self.round_with_lost_replies(cohort, ())
-
-    def round_with_lost_replies(self, cohort: tuple[int, ...], lost: tuple[int, ...]) -> None:
-        """Run one round in which the clients of `lost` train, but their replies do not reach the server."""
+    def _round(self, cohort: tuple[int, ...], lost: tuple[int, ...]) -> None:
         aux = self.server.collect_aux_var()
         replies = {c: self._trained(c, aux) for c in cohort}
         heard = [replies[c] for c in cohort if c not in lost]
@@ -48,18 +41,15 @@ class DeclearnScaffold:
             theta = theta - module.run(gradient) * self.task.step_size
         return self.aggregator.prepare_for_sharing(self.theta - theta, steps), module.collect_aux_var()
 
-    def model(self) -> Array:
-        """Return the server's model θ."""
+    def _model(self) -> Array:
         return np.asarray(self.theta.coefs["theta"])
 
-    def correction(self, client: int) -> Array:
-        """Return the correction c − c_i."""
-        difference = self.server.collect_aux_var().state - self.clients[client].state
-        return (
-            np.asarray(difference.coefs["theta"])
-            if isinstance(difference, NumpyVector)
-            else np.zeros(self.task.dim)
+    def _variates(self, client: int) -> tuple[Any, Any]:
+        server, own = (
+            np.asarray(state.coefs["theta"]) if isinstance(state, NumpyVector) else np.zeros(self.task.dim)
+            for state in (self.server.collect_aux_var().state, self.clients[client].state)
         )
+        return server, own
 
     def save(self, client: int) -> Any:
         """Return the state of a client's module, as declearn saves it."""

@@ -12,14 +12,9 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters
 from flwr.server.client_manager import SimpleClientManager
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedscaffold.conformance.adapters.torch_records import (
-    TorchLinearModel,
-    as_array,
-    half_squared_error,
-    record_counts,
-    records,
-)
-from fedscaffold.conformance.task import Array, NotSupported, Task
+from fedscaffold.conformance.adapters import Adapter
+from fedscaffold.conformance.adapters import torch_records as common
+from fedscaffold.conformance.task import Array, Task
 
 for name in ("Callable", "Dict", "List", "Optional", "Tuple", "Union"):  # gone in releases that know NumPy 2
     setattr(flwr.common.typing, name, getattr(typing, name))
@@ -29,30 +24,18 @@ from niid_bench.client_scaffold import FlowerClientScaffold  # noqa: E402
 from niid_bench.strategy import ScaffoldStrategy  # noqa: E402
 
 
-class FlowerNiidBenchScaffold:
+class FlowerNiidBenchScaffold(Adapter):
     """Clients weighted by their numbers of records; their control variates are files of a temporary folder."""
 
-    def __init__(self, task: Task) -> None:
-        if not task.has_equal_local_steps:
-            raise NotSupported("its clients train the same number of epochs")
-        self.folder = tempfile.TemporaryDirectory()
+    equal_weights = ""
+
+    def _begin(self, task: Task) -> None:
+        self.folder, settings = tempfile.TemporaryDirectory(), (task.local_steps[0], task.step_size, 0.0, 0.0)
         self.clients = []
-        for c, count in enumerate(record_counts(task)):
-            data = DataLoader(TensorDataset(*records(task, c, count)), batch_size=count)
-            self.clients.append(
-                FlowerClientScaffold(
-                    c,
-                    TorchLinearModel(task.theta0),
-                    data,
-                    data,
-                    torch.device("cpu"),
-                    task.local_steps[0],
-                    task.step_size,
-                    0.0,
-                    0.0,
-                    save_dir=self.folder.name,
-                )
-            )
+        for c, table in enumerate(common.weighted_records(task)):
+            data = DataLoader(TensorDataset(*table), batch_size=len(table[0]))
+            parts = (c, common.TorchLinearModel(task.theta0), data, data, torch.device("cpu"), *settings)
+            self.clients.append(FlowerClientScaffold(*parts, save_dir=self.folder.name))
         manager: Any = SimpleClientManager()
         manager.clients = {str(c): object() for c in range(task.n_clients)}
         with patch.object(server_scaffold, "instantiate", lambda model: model):
@@ -61,9 +44,7 @@ class FlowerNiidBenchScaffold:
         with patch.object(manager, "sample", lambda count: [first]):
             self.server.parameters = self.server._get_initial_parameters(None)
 
-    def round(self, cohort: tuple[int, ...]) -> None:
-        """Run one communication round with these clients."""
-
+    def _round(self, cohort: tuple[int, ...]) -> None:
         def fit(client: Any, ins: Any, timeout: Any) -> Any:
             arrays, count, _ = self.clients[client].fit(parameters_to_ndarrays(ins.parameters), {})
             return client, FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), count, {})
@@ -72,7 +53,7 @@ class FlowerNiidBenchScaffold:
             return [(c, SimpleNamespace(parameters=parameters)) for c in cohort]
 
         with (
-            patch.object(models.nn, "CrossEntropyLoss", lambda: half_squared_error),
+            patch.object(models.nn, "CrossEntropyLoss", lambda: common.half_squared_error),
             patch.object(server_scaffold, "fit_client", fit),
             patch.object(self.server.strategy, "configure_fit", configure),
         ):
@@ -81,18 +62,15 @@ class FlowerNiidBenchScaffold:
             raise done[2][1][0]
         self.server.parameters = done[0]
 
-    def model(self) -> Array:
-        """Return the server's model θ."""
+    def _model(self) -> Array:
         return parameters_to_ndarrays(self.server.parameters)[0].astype(float)
 
-    def correction(self, client: int) -> Array:
-        """Return the correction c − c_i; a client without a file takes the model as its c_i in `fit`."""
-        own = self.clients[client]
+    def _variates(self, client: int) -> tuple[Array, Array]:
         try:
-            saved = torch.load(f"{own.dir}/client_cv_{client}.pt", weights_only=True)[0]
-        except FileNotFoundError:
-            saved = torch.tensor(self.model())
-        return as_array(self.server.server_cv[0]) - as_array(saved)
+            saved = torch.load(f"{self.clients[client].dir}/client_cv_{client}.pt", weights_only=True)[0]
+        except FileNotFoundError:  # then `fit` takes the model
+            saved = torch.tensor(self._model())
+        return common.as_array(self.server.server_cv[0]), common.as_array(saved)
 
 
 def _reply(arrays: Any) -> Any:

@@ -5,27 +5,26 @@ Its script averages the models between rounds in its main block, which cannot be
 
 import copy
 import logging
-import sys
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedscaffold.conformance.adapters.torch_records import (
-    TorchLinearModel,
-    as_array,
-    half_squared_error,
-    record_counts,
-    records,
-    without_torchvision,
-)
-from fedscaffold.conformance.task import Array, NotSupported, Task
+from fedscaffold.conformance.adapters import Adapter
+from fedscaffold.conformance.adapters import torch_records as common
+from fedscaffold.conformance.task import Array, Task
 
-for name in ("datasets", "models", "models.mnist_model", "torchvision.models", "torchvision.utils"):  # of images
-    sys.modules.setdefault(name, MagicMock())
-experiments: Any = without_torchvision("experiments")
+IMAGES = (
+    *common.TORCHVISION,
+    "datasets",
+    "models",
+    "models.mnist_model",
+    "torchvision.models",
+    "torchvision.utils",
+)
+experiments: Any = common.without(IMAGES, "experiments")
 experiments.logger = logging.getLogger("niid-bench")
 experiments.logger.disabled = True  # it writes two lines per party and round
 
@@ -39,33 +38,31 @@ class QuadraticLoss(torch.nn.Module):
 
     def forward(self, predicted: Any, numbers: Any) -> Any:
         """Return ½‖Xθ − y‖², y the targets with these numbers."""
-        return half_squared_error(predicted, self.targets[numbers])
+        return common.half_squared_error(predicted, self.targets[numbers])
 
 
-class NIIDBenchScaffold:
+class NIIDBenchScaffold(Adapter):
     """Parties weighted by their numbers of records, as its script does."""
 
-    def __init__(self, task: Task) -> None:
-        if not task.has_equal_local_steps:
-            raise NotSupported("its parties train the same number of epochs")
-        self.counts, self.global_model = record_counts(task), TorchLinearModel(task.theta0)
+    equal_weights = ""
+
+    def _begin(self, task: Task) -> None:
+        tables, self.global_model = common.weighted_records(task), common.TorchLinearModel(task.theta0)
         self.nets = {c: copy.deepcopy(self.global_model) for c in range(task.n_clients)}
-        zero = TorchLinearModel(0.0 * task.theta0)
-        self.c_global, self.c_nets = zero, {c: copy.deepcopy(zero) for c in range(task.n_clients)}
-        tables = [records(task, c, count) for c, count in enumerate(self.counts)]
-        self.loss, first = QuadraticLoss(torch.cat([y for _, y in tables])), 0
-        self.loaders = []
-        for (x, _), count in zip(tables, self.counts, strict=True):
-            data = TensorDataset(x, torch.arange(first, first + count))
-            self.loaders.append(DataLoader(data, batch_size=count))
-            first += count
+        zero = common.TorchLinearModel(0.0 * task.theta0)
+        self.c_global, self.c_nets = zero, {c: copy.deepcopy(zero) for c in self.nets}
+        self.counts = [len(y) for _, y in tables]
+        self.loss, numbers = QuadraticLoss(torch.cat([y for _, y in tables])), torch.arange(sum(self.counts))
+        self.loaders = [
+            DataLoader(TensorDataset(x, own), batch_size=len(x))
+            for (x, _), own in zip(tables, numbers.split(self.counts), strict=True)
+        ]
         self.options = SimpleNamespace(
             noise=0.0, noise_type="level", n_parties=task.n_clients, dataset="", datadir="", batch_size=0, rho=0.0,
             reg=0.0, epochs=task.local_steps[0], lr=task.step_size, optimizer="sgd", alg="scaffold",
         )  # fmt: skip
 
-    def round(self, cohort: tuple[int, ...]) -> None:
-        """Run one communication round with these parties."""
+    def _round(self, cohort: tuple[int, ...]) -> None:
         for c in cohort:
             self.nets[c].load_state_dict(self.global_model.state_dict())
         party = {c: [c] for c in self.nets}
@@ -87,13 +84,11 @@ class NIIDBenchScaffold:
         mean = sum(self.counts[c] / total * self.nets[c].theta.detach() for c in cohort)
         self.global_model.load_state_dict({"theta": mean})
 
-    def model(self) -> Array:
-        """Return the server's model θ."""
-        return as_array(self.global_model.theta)
+    def _model(self) -> Array:
+        return common.as_array(self.global_model.theta)
 
-    def correction(self, client: int) -> Array:
-        """Return the correction c − c_i."""
-        return as_array(self.c_global.theta) - as_array(self.c_nets[client].theta)
+    def _variates(self, client: int) -> tuple[Array, Array]:
+        return common.as_array(self.c_global.theta), common.as_array(self.c_nets[client].theta)
 
 
 def _no_accuracy(*unused: Any, get_confusion_matrix: bool = False, **other: Any) -> Any:

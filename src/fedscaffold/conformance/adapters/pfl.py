@@ -12,8 +12,9 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters.torch_records import TorchLinearModel, as_array, half_squared_error, records
-from fedscaffold.conformance.task import Array, NotSupported, Task
+from fedscaffold.conformance.task import Array, Task
 
 
 class WithLoss(TorchLinearModel):
@@ -28,14 +29,11 @@ class WithLoss(TorchLinearModel):
         return {}
 
 
-class PflResearchScaffold:
+class PflResearchScaffold(Adapter):
     """One model on which users train in turn; each user's c_i is in a storage."""
 
-    def __init__(self, task: Task) -> None:
-        if not (task.has_equal_weights and task.has_equal_local_steps):
-            raise NotSupported("its users have equal weights and the same number of epochs")
-        self.task, self.iteration, self.algorithm = task, 0, SCAFFOLD()
-        module = WithLoss(task.theta0)
+    def _begin(self, task: Task) -> None:
+        self.iteration, self.algorithm, module = 0, SCAFFOLD(), WithLoss(task.theta0)
         server = torch.optim.SGD(module.parameters(), lr=1.0)
         self.local_model = PyTorchModel(module, torch.optim.SGD, server)
         self.users = [Dataset(records(task, c), user_id=str(c)) for c in range(task.n_clients)]
@@ -46,8 +44,7 @@ class PflResearchScaffold:
             user_state_storage=self.storage,
         )  # fmt: skip
 
-    def round(self, cohort: tuple[int, ...]) -> None:
-        """Run one communication round with these clients."""
+    def _round(self, cohort: tuple[int, ...]) -> None:
         training = NNTrainHyperParams(
             local_num_epochs=self.task.local_steps[0], local_learning_rate=self.task.step_size,
             local_batch_size=None,
@@ -66,15 +63,12 @@ class PflResearchScaffold:
         self.algorithm.process_aggregated_statistics(contexts[0], Metrics(), model, total)
         self.iteration += 1
 
-    def model(self) -> Array:
-        """Return the server's model θ."""
+    def _model(self) -> Array:
         return as_array(self.local_model.get_parameters()["theta"])
 
-    def correction(self, client: int) -> Array:
-        """Return the correction c − c_i, as the bridge to PyTorch adds it; zero before the first round."""
-        try:
-            own: Any = as_array(self.storage.load_state(str(client), "local_c")["theta"])
-        except UserNotFoundError:
-            own = 0.0
+    def _variates(self, client: int) -> tuple[Array, Any]:
         server = as_array(self.algorithm._server_c["theta"]) if self.iteration else 0.0 * self.task.theta0
-        return server - own
+        try:
+            return server, as_array(self.storage.load_state(str(client), "local_c")["theta"])
+        except UserNotFoundError:
+            return server, 0.0

@@ -8,24 +8,23 @@ from flcore.clients import clientbase
 from flcore.servers import serverbase
 from flcore.servers.serverscaffold import SCAFFOLD
 
+from fedscaffold.conformance.adapters import Adapter
 from fedscaffold.conformance.adapters.torch_records import TorchLinearModel, as_array, half_squared_error, records
-from fedscaffold.conformance.task import Array, NotSupported, Task
+from fedscaffold.conformance.task import Array, Task
 
 
-class PFLlibScaffold:
+class PFLlibScaffold(Adapter):
     """The server, whose clients have the quadratic loss instead of the cross-entropy."""
 
-    def __init__(self, task: Task) -> None:
-        if not (task.has_equal_weights and task.has_equal_local_steps):
-            raise NotSupported("it averages clients with equal weights, after the same number of epochs")
+    def _begin(self, task: Task) -> None:
         for module in (clientbase, serverbase):
             module.read_client_data = lambda dataset, idx, **unused: list(zip(*records(task, idx), strict=True))
         self.server = SCAFFOLD(_options(task), 0)
         for client in self.server.clients:
             client.loss = half_squared_error
 
-    def round(self, cohort: tuple[int, ...]) -> None:
-        """Run one communication round with these clients, as `train` does."""
+    def _round(self, cohort: tuple[int, ...]) -> None:
+        """Do as `train` does."""
         self.server.num_join_clients = self.server.current_num_join_clients = len(cohort)
         self.server.selected_clients = [self.server.clients[c] for c in cohort]
         self.server.send_models()
@@ -34,13 +33,11 @@ class PFLlibScaffold:
         self.server.receive_models()
         self.server.aggregate_parameters()
 
-    def model(self) -> Array:
-        """Return the server's model θ."""
+    def _model(self) -> Array:
         return as_array(self.server.global_model.theta)
 
-    def correction(self, client: int) -> Array:
-        """Return the correction c − c_i."""
-        return as_array(self.server.global_c[0]) - as_array(self.server.clients[client].client_c[0])
+    def _variates(self, client: int) -> tuple[Array, Array]:
+        return as_array(self.server.global_c[0]), as_array(self.server.clients[client].client_c[0])
 
 
 def _options(task: Task) -> Any:

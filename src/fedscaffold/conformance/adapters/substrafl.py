@@ -8,13 +8,8 @@ from substrafl.algorithms.pytorch import TorchScaffoldAlgo
 from substrafl.index_generator import NpIndexGenerator
 from substrafl.strategies import Scaffold
 
-from fedscaffold.conformance.adapters.torch_records import (
-    TorchLinearModel,
-    as_array,
-    half_squared_error,
-    record_counts,
-    records,
-)
+from fedscaffold.conformance.adapters import Adapter
+from fedscaffold.conformance.adapters import torch_records as common
 from fedscaffold.conformance.task import Array, NotSupported, Task
 
 
@@ -31,29 +26,32 @@ class Records(torch.utils.data.Dataset):
         return self.x[index], self.y[index]
 
 
-class SubstraFLScaffold:
+class SubstraFLScaffold(Adapter):
     """Organisations that train on all of their records in each step; their weights are numbers of records."""
 
-    def __init__(self, task: Task) -> None:
+    equal_weights = equal_local_steps = ""
+
+    def _begin(self, task: Task) -> None:
         self.averages: Any = None
-        self.task, self.theta = task, task.theta0.copy()
-        counts = [task.dim] * task.n_clients if task.has_equal_weights else record_counts(task)
-        self.records = [records(task, c, count) for c, count in enumerate(counts)]
-        self.algorithms = [self._algorithm(c) for c in range(task.n_clients)]
+        self.theta, clients = task.theta0.copy(), range(task.n_clients)
+        self.records = (
+            [common.records(task, c) for c in clients] if task.has_equal_weights else common.weighted_records(task)
+        )
+        self.algorithms = [self._algorithm(c) for c in clients]
         self.strategy = Scaffold(algo=self.algorithms[0], aggregation_lr=1)
 
     def _algorithm(self, client: int) -> Any:
-        model = TorchLinearModel(self.task.theta0)
+        model = common.TorchLinearModel(self.task.theta0)
         batches = NpIndexGenerator(
             batch_size=len(self.records[client][0]), num_updates=self.task.local_steps[client], shuffle=False
         )
         return TorchScaffoldAlgo(
-            model=model, criterion=half_squared_error, index_generator=batches, dataset=Records, disable_gpu=True,
-            optimizer=torch.optim.SGD(model.parameters(), lr=self.task.step_size),
+            model=model, criterion=common.half_squared_error, index_generator=batches, dataset=Records,
+            disable_gpu=True, optimizer=torch.optim.SGD(model.parameters(), lr=self.task.step_size),
         )  # fmt: skip
 
-    def round(self, cohort: tuple[int, ...]) -> None:
-        """Run one round: local steps from the last averages, then new averages."""
+    def _round(self, cohort: tuple[int, ...]) -> None:
+        """Take local steps from the last averages, then new averages."""
         if len(cohort) < self.task.n_clients:
             raise NotSupported("all organisations take part in every round")
         states = [
@@ -63,13 +61,11 @@ class SubstraFLScaffold:
         self.averages = self.strategy.avg_shared_states(shared_states=states, _skip=True)
         self.theta = self.theta + self.averages.avg_parameters_update[0]
 
-    def model(self) -> Array:
-        """Return the model θ, the sum of all average updates."""
+    def _model(self) -> Array:
         return np.asarray(self.theta)
 
-    def correction(self, client: int) -> Array:
-        """Return the correction c − c_i; zero before the first round."""
+    def _variates(self, client: int) -> tuple[Array, Any]:
         own = self.algorithms[client]._client_control_variate
-        if own is None or self.averages is None:
-            return np.zeros(self.task.dim)
-        return np.asarray(self.averages.server_control_variate[0] - as_array(own[0]))
+        if own is None or self.averages is None:  # before the first round
+            return np.zeros(self.task.dim), 0.0
+        return self.averages.server_control_variate[0], common.as_array(own[0])

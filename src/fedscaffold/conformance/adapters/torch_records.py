@@ -1,6 +1,7 @@
 """A task's quadratic losses as records for PyTorch: ½‖Xθ − y‖², with X_cᵀX_c = A_c and y_c = X_c m_c."""
 
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,9 +15,12 @@ torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 
 
-def without_torchvision(module: str) -> Any:
-    """Import a module of a library that needs torchvision, which is not installed, for data sets alone."""
-    for name in ("torchvision", "torchvision.datasets", "torchvision.io", "torchvision.transforms"):
+TORCHVISION = ("torchvision", "torchvision.datasets", "torchvision.io", "torchvision.transforms")
+
+
+def without(names: Iterable[str], module: str) -> Any:
+    """Import a module of a library without packages that it needs for data sets and logs alone."""
+    for name in names:
         sys.modules.setdefault(name, MagicMock())
     return import_module(module)
 
@@ -46,9 +50,25 @@ def records(task: Task, client: int, count: int | None = None) -> tuple[Any, Any
     return torch.tensor(x), torch.tensor(x @ task.minimisers[client])
 
 
-def record_counts(task: Task) -> list[int]:
-    """Return numbers of records in proportion to the weights, each at least `dim`."""
-    return [round(1000 * weight) for weight in task.weights]
+def weighted_records(task: Task) -> list[tuple[Any, Any]]:
+    """Return the records of all clients, in numbers that are proportional to the weights."""
+    return [records(task, c, round(1000 * weight)) for c, weight in enumerate(task.weights)]
+
+
+def sgd_steps(task: Task, client: int, theta: Any, correct: Any = None, after: Any = None) -> TorchLinearModel:
+    """Return the model after a client's local steps; `correct` changes gradients, `after` the model, in place."""
+    model = theta if isinstance(theta, torch.nn.Module) else TorchLinearModel(theta)
+    sgd = torch.optim.SGD(model.parameters(), lr=task.step_size)
+    x, y = records(task, client)
+    for _ in range(task.local_steps[client]):
+        sgd.zero_grad()
+        half_squared_error(model(x), y).backward()
+        if correct is not None:
+            correct(model.theta.grad)
+        sgd.step()
+        if after is not None:
+            after(model)
+    return model
 
 
 def as_array(tensor: Any) -> Array:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from fedscaffold.core.display import Advance
-from fedscaffold.paper.verify import appendix, assumptions, convergence, experiment, remarks, stationary
+from fedscaffold.paper.verify import appendix, assumptions, convergence, experiment, remarks, stationary, table1
 from fedscaffold.paper.verify.rows import StatementRow, failures
 from fedscaffold.paper.verify.settings import DEFAULT, FULL, Budget, Kind, strict
 
@@ -24,11 +24,12 @@ def _stationary(kind: Kind) -> Callable[[Budget], list[StatementRow]]:
 
 PARTS: tuple[tuple[int, Callable[[Budget], list[StatementRow]]], ...] = (  # with rough shares of the time
     (1, assumptions.rows),
-    (14, convergence.rows),
+    (9, convergence.rows),
     (8, _stationary("ridge")),
     (12, _stationary("logistic")),
     (8, appendix.rows),
-    (6, remarks.rows),
+    (3, remarks.rows),
+    (8, table1.rows),
     (12, experiment.rows),
     (6, experiment.figure_rows),
 )

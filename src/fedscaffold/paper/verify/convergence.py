@@ -1,6 +1,5 @@
-"""Rows on Lemma 4.1 to Corollary 4.5, Theorem 4.9, Corollary 4.10 and Table 1: runs from a given start."""
+"""Rows on Lemma 4.1 to Corollary 4.5, Theorem 4.9 and Corollary 4.10: runs from a given start."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ from fedscaffold.paper.verify.rows import (
     StatementRow,
     bounded,
     close,
-    jackknife,
     over_groups,
     worst,
 )
@@ -31,10 +29,9 @@ from fedscaffold.paper.verify.settings import (
     make,
     strict,
 )
-from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import constants, expansion
+from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, bound_curve, complexity, noise_pair
 
 COUPLED_ROUNDS = 30
@@ -45,16 +42,21 @@ def rows(budget: Budget) -> list[StatementRow]:
     """Return rows for ridge and logistic regression, just inside the conditions."""
     found = []
     for kind in KINDS:
-        case = crude(kind)
-        found += [contraction(case, budget), *_wasserstein(case, budget)]
-        found += [_drift(case, budget, "zero"), _drift(case, budget, "X*"), _drift_as_printed(case, budget)]
-        found += [_crude_mse(case, budget), _stationary(case, budget)]
+        found += given_start(crude(kind), budget)
         found += [*_finite_time(strict(kind), budget), _guarantee(kind, budget)]
-        found += [_in_clients(kind, budget), _in_precision(kind, budget)]
     return [*found, _doubling(budget)]
 
 
 # Lemma 4.1 to Corollary 4.5
+
+
+def given_start(case: Case, budget: Budget) -> list[StatementRow]:
+    """Return rows on one setting."""
+    return [
+        contraction(case, budget), *_wasserstein(case, budget), _drift(case, budget, "zero"),
+        _drift(case, budget, "X*"), _drift_as_printed(case, budget), _crude_mse(case, budget),
+        _stationary(case, budget),
+    ]  # fmt: skip
 
 
 def contraction(case: Case, budget: Budget, place: str = "") -> StatementRow:
@@ -224,74 +226,3 @@ def _doubling(budget: Budget) -> StatementRow:
         0.1 * budget.loosen,
         conditions=few.bound.conditions,
     )
-
-
-# Table 1, Scaffold's row: gradients per client fall as 1/N, rounds grow as log(1/ε). Clients are repeated, so that
-# f and the mean noise do not depend on N. As in Corollary 4.10 γ grows with Nε² and γH is fixed; ε² is eight times
-# the plateau that Lemma 5.1 gives, and the time to reach it is measured.
-
-
-def _in_clients(kind: Kind, budget: Budget) -> StatementRow:
-    """Take γ ∝ N and H ∝ 1/N at fixed ε: log(HT) against log N."""
-    length = _round_length(kind)
-    copies, costs = (1, 2, 4, 8, 16), []
-    for each in copies:
-        problem, H = make(kind, 2, 3, MODERATE[kind], copies=each), MOST_STEPS // each
-        costs.append(H * _rounds_needed(problem, length / H, H, budget))
-    x = np.log(copies) - np.log(copies).mean()
-    slope, error = over_groups(x @ np.log(np.stack(costs)) / (x @ x))
-    return close(
-        "Table 1",
-        "gradients per client to reach ε² fall as 1/N: slope of log(HT) in log N",
-        f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {2 * copies[0]} to {2 * copies[-1]}",
-        -1.0,
-        Measured(slope, error),
-        0.1 * budget.loosen,
-        finding=f"95 % interval [{slope - 2.26 * error:.3f}, {slope + 2.26 * error:.3f}]",
-    )
-
-
-def _in_precision(kind: Kind, budget: Budget) -> StatementRow:
-    """Take γ ∝ ε² and H ∝ 1/ε² at fixed N: with ε² divided by 4 and by 4 again, T grows by equal steps."""
-    length = _round_length(kind)
-    problem = make(kind, 2, 3, MODERATE[kind], copies=4)
-    steps = (MOST_STEPS // 16, MOST_STEPS // 4, MOST_STEPS)
-    first, second, third = (_rounds_needed(problem, length / H, H, budget) for H in steps)
-    rounds = ", ".join(f"{group.mean():.0f}" for group in (first, second, third))
-    return close(
-        "Table 1",
-        "rounds grow as log(1/ε): growth from ε²/4 to ε²/16 over that from ε² to ε²/4",
-        f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {problem.n_clients}, T = {rounds}",
-        1.0,
-        jackknife(lambda a, b, c: float((c - b) / (b - a)), first, second, third),
-        0.2 * budget.loosen,
-    )
-
-
-def _round_length(kind: Kind) -> float:
-    """Return γH, inside Theorem 4.9's conditions."""
-    known = constants(make(kind, 2, 3, MODERATE[kind]), batch_size=BATCH)
-    return INSIDE / (48.0 * ((known.L_record if known.Q > 0 else known.L) + known.mu))
-
-
-def _rounds_needed(problem: Ridge | Logistic, gamma: float, H: int, budget: Budget) -> Array:
-    """Return T with mean squared error ε², interpolated, for each of ten groups of runs from zero."""
-    method = Scaffold(step_size=gamma, local_steps=H)
-    target = 8.0 * float(np.trace(expansion(problem, method, batch_size=BATCH).cov_theta))
-    slowest = float(np.linalg.eigvalsh(problem.hessian(problem.optimum()))[0])
-    trace = run(
-        problem, method, rounds=int(4.0 / (gamma * H * slowest)), batch_size=BATCH, seed=10, progress=False,
-        repetitions=budget.speed_up_repetitions // 10 * 10,
-    )  # fmt: skip
-    curves = trace.mse.reshape(10, -1, trace.rounds + 1).mean(axis=1)
-    return np.array([crossing(curve, target) for curve in curves])
-
-
-def crossing(errors: Array, target: float) -> float:
-    """Return when errors by round first fall to the target, interpolated in their logarithm; NaN if never."""
-    below = np.flatnonzero(errors <= target)
-    if not below.size or below[0] == 0:
-        return math.nan
-    t = int(below[0])
-    fall = math.log(errors[t - 1] / errors[t]) if errors[t] > 0.0 else math.inf
-    return t - 1 + (math.log(errors[t - 1] / target) / fall if math.isfinite(fall) else 1.0)

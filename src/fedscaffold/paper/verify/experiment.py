@@ -127,7 +127,8 @@ def _bounds(case: Case, few: bool, budget: Budget) -> list[StatementRow]:
 
 def figure_rows(budget: Budget) -> list[StatementRow]:
     """Return one row per claim of Section 6 about Figure 1, on fewer clients unless asked for all."""
-    settings = figure1.Figure1Settings(clients=budget.figure_clients)
+    settings = figure1.Figure1Settings(clients=budget.figure_clients, seeds=budget.figure_draws)
+    drawn = figure1.draws(settings) if budget.figure_draws > 1 else []
     with tempfile.TemporaryDirectory() as scratch:
         curves = figure1.simulate(settings, scratch=Path(scratch))
     clients = ", ".join(f"{n:,}" for n in budget.figure_clients)
@@ -140,5 +141,5 @@ def figure_rows(budget: Budget) -> list[StatementRow]:
             holds=claim.holds,
             finding=claim.measured,
         )
-        for claim in figure1.claims(curves)
+        for claim in figure1.claims(curves, drawn)
     ]

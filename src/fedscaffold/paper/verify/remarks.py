@@ -1,27 +1,24 @@
-"""Rows on Remarks 2.1, 4.11 and 5.2, Table 1's rows of other methods, and the end of the linear speed-up."""
+"""Rows on Remarks 2.1, 4.11 and 5.2, and on the end of the linear speed-up."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedscaffold.methods import ProxSkip, Scaffold, TwoSidedScaffold
-from fedscaffold.paper.verify.convergence import crossing
-from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, close, jackknife, over_groups
+from fedscaffold.core.types import Array
+from fedscaffold.methods import Scaffold, TwoSidedScaffold
+from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, close, jackknife
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, WIDE, Budget, Kind, case, make
-from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import constants, expansion
+from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, complexity
-
-Problem = Ridge | Logistic
 
 
 def rows(budget: Budget) -> list[StatementRow]:
     """Return all of them."""
-    return [*_two_sided(), *_condition_number(), *_lyapunov(budget), *_other_methods(budget), *_saturation(budget)]
+    return [*_two_sided(), *_condition_number(), *_lyapunov(budget), *saturation(budget)]
 
 
 def _two_sided() -> list[StatementRow]:
@@ -98,96 +95,55 @@ def _lyapunov(budget: Budget) -> list[StatementRow]:
     return found
 
 
-# Table 1: powers of 1/ε at a fixed logarithm. ε² is eight times the plateau, which γ is proportional to, and runs
-# start where the error is 64 times the plateau, so that only powers remain of O(log(1/ε)) and O(1/ε).
+# The end of the linear speed-up: rounds as long as a few times 1/μ, N and 10N clients, B = 1. Noise falls as 1/N,
+# the bias of logistic losses stays. N is three times the number of clients for which both are equal, as runs with
+# other draws say, so that the plateau for N is at most 20/11 of the one for 10N, and about 1.3 of it.
+
+LONG_ROUNDS: tuple[tuple[Kind, float, int], ...] = (("ridge", 0.1, 0), ("logistic", 1.0, 0), ("logistic", 1.0, 2))
 
 
-def _other_methods(budget: Budget) -> list[StatementRow]:
-    kind: Kind = "ridge"
-    problem = make(kind, 2, 3, MODERATE[kind], copies=2)
-    known = constants(problem, batch_size=BATCH)
-    base = 1.0 / (12.0 * known.L)
-
-    def scaffold(gamma: float) -> Any:
-        return Scaffold(step_size=gamma, local_steps=round(4 * base / gamma))
-
-    def often(gamma: float) -> Any:
-        return ProxSkip(step_size=gamma, communication_probability=float(np.sqrt(gamma * known.mu)))
-
-    def seldom(gamma: float) -> Any:
-        return ProxSkip(step_size=gamma, communication_probability=gamma / (4 * base))
-
-    table: tuple[tuple[str, Callable[[float], Any], float, float], ...] = (
-        ("Karimireddy et al. (Scaffold, γH fixed)", scaffold, 0.0, 2.0),
-        ("Mishchenko et al. (ProxSkip, p = √(γμ))", often, 1.0, 1.0),
-        ("Hu and Huang (ProxSkip, p ∝ γ)", seldom, 0.0, 2.0),
-    )
+def saturation(budget: Budget, settings: Sequence[tuple[Kind, float, int]] = LONG_ROUNDS) -> list[StatementRow]:
+    """Return a row for each kind of loss, γ and seed of the data."""
     found = []
-    for name, method, rounds, steps in table:
-        gammas = base / np.array([1.0, 4.0, 16.0])
-        costs = np.log([_rounds(problem, method(gamma), gamma, budget) for gamma in gammas])
-        inverse = np.log([1.0, 2.0, 4.0])  # of ε, which is proportional to √γ
-        slope, error = over_groups(
-            inverse @ (costs - costs.mean(axis=0)) / np.square(inverse - inverse.mean()).sum()
-        )
-        per_round = [1 / getattr(method(g), "communication_probability", 1 / getattr(method(g), "local_steps", 1))
-                     for g in gammas]  # fmt: skip
-        length = float(np.polyfit(inverse, np.log(per_round), 1)[0])
-        powers = f"rounds ∝ ε^{{-{rounds:.0f}}} (but for the logarithm), steps in a round ∝ ε^{{-{steps:.0f}}}"
-        claim = f"{name}: {powers}"
-        found.append(
-            close(
-                "Table 1",
-                f"{claim}; 1 + power of rounds",
-                f"ridge, B = {BATCH}, N = 4, γL = 1/12 to 1/192",
-                1.0 + rounds,
-                Measured(1.0 + slope, error),
-                0.15 * budget.loosen,
-                finding=f"power of steps in a round, as chosen: {length:.2f}",
-            )
-        )
-    return found
-
-
-def _rounds(problem: Problem, method: Any, gamma: float, budget: Budget) -> np.ndarray[Any, Any]:
-    """Return the communications that reach ε², for each of ten groups of runs."""
-    known = expansion(problem, Scaffold(step_size=gamma, local_steps=1), batch_size=BATCH)
-    plateau, optimum = float(np.trace(known.cov_theta)), problem.optimum()
-    values, vectors = np.linalg.eigh(problem.hessian(optimum))
-    mean_steps = 1 / getattr(method, "communication_probability", 1 / getattr(method, "local_steps", 1))
-    ideal = -problem.client_gradients(optimum)
-    trace = run(
-        problem, method, rounds=max(10, int(3.0 / (gamma * mean_steps * values[0]))), batch_size=BATCH, seed=14,
-        theta0=optimum + np.sqrt(64 * plateau) * vectors[:, 0], control_variates0=ideal - ideal.mean(axis=0),
-        repetitions=budget.speed_up_repetitions // 10 * 10, progress=False,
-    )  # fmt: skip
-    curves = trace.mse.reshape(10, -1, trace.rounds + 1).mean(axis=1)
-    return np.array([crossing(curve, 8 * plateau) for curve in curves])
-
-
-def _saturation(budget: Budget) -> list[StatementRow]:
-    """Take longer rounds than the theorems allow, N and 10N clients: noise falls, logistic losses' bias stays."""
-    found = []
-    for kind, gamma, copies, rounds, repetitions in (("ridge", 0.1, 100, 60, 40), ("logistic", 1.0, 500, 30, 10)):
-        levels = []
-        for each in (copies, 10 * copies):
-            problem = make(kind, 2, 3, WIDE[kind], copies=each)  # type: ignore[arg-type,index]
-            ideal = -problem.client_gradients(problem.optimum())
-            trace = run(
-                problem, Scaffold(step_size=gamma, local_steps=50), rounds=rounds, batch_size=1, seed=15,
-                repetitions=repetitions, progress=False, theta0=problem.optimum(),
-                control_variates0=ideal - ideal.mean(axis=0),
-            )  # fmt: skip
-            levels.append(trace.mse[:, 10:].mean(axis=1))
-        ratio = jackknife(lambda a, b: float(a / b), *levels)
-        setting = f"{kind}, γ = {gamma}, H = 50, B = 1, N = {2 * copies:,} and {20 * copies:,}"
-        ends = "plateau for N over that for 10N"
+    ends = "plateau for N over that for 10N"
+    for kind, gamma, data in settings:
+        plan: dict[str, Any] = {"kind": kind, "gamma": gamma, "data": data}
         if kind == "ridge":
             claim = f"Section 6: the speed-up has no end for quadratic losses; {ends}"
-            found.append(close("Corollary 4.10", claim, setting, 10.0, ratio, 0.15 * budget.loosen))
+            few, limit = 100, 10.0
         else:
             claim = f"Section 6: saturation, more than half of the plateau is bias, which stays; {ends}"
-            # if bias and noise are equal for N clients, ten times as many have 1 + 1/10 of what was 1 + 1
-            limit = Bound(20.0 / 11.0, (), "Corollary 4.10")
-            found.append(bounded(claim, setting, ratio, [limit]))
+            few, limit = 3 * _equal_parts(**plan), 20.0 / 11.0
+        levels = [_level(copies=each, seed=15, **plan)[0] for each in (few, 10 * few)]
+        ratio = jackknife(lambda a, b: float(a / b), *levels)
+        setting = f"{kind}, γ = {gamma}, H = 50, B = 1, N = {2 * few:,} and {20 * few:,}"
+        if kind == "ridge":
+            found.append(close("Corollary 4.10", claim, setting, limit, ratio, 0.15 * budget.loosen))
+        else:
+            found.append(bounded(claim, setting, ratio, [Bound(limit, (), "Corollary 4.10")]))
     return found
+
+
+def _equal_parts(kind: Kind, gamma: float, data: int) -> int:
+    """Return half the number of clients for which squared bias and variance are equal, from 400 clients."""
+    copies = 200
+    mse, away = _level(kind, gamma, data, copies, seed=16)
+    total, count = away.sum(axis=0), len(away)
+    squared_bias = (total @ total - np.square(away).sum()) / (count * (count - 1))  # over pairs: without the noise
+    return int(np.ceil(copies * (mse.mean() - squared_bias) / squared_bias))
+
+
+def _level(kind: Kind, gamma: float, data: int, copies: int, seed: int) -> tuple[Array, Array]:
+    """Return the squared error and the mean of θ − θ* of each run, from round 10 on."""
+    problem = make(kind, 2, 3, WIDE[kind], copies=copies, seed=data)
+    ideal, optimum = -problem.client_gradients(problem.optimum()), problem.optimum()
+
+    def away(theta: Array) -> Array:
+        return theta - optimum
+
+    trace = run(
+        problem, Scaffold(step_size=gamma, local_steps=50), rounds=60 if kind == "ridge" else 30, batch_size=1,
+        seed=seed, repetitions=40 if kind == "ridge" else 10, progress=False, theta0=optimum,
+        control_variates0=ideal - ideal.mean(axis=0), record=("mse", away),
+    )  # fmt: skip
+    return trace.mse[:, 10:].mean(axis=1), trace.metrics["away"][:, 10:].mean(axis=1)

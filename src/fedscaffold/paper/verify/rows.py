@@ -213,6 +213,8 @@ def measured_text(row: StatementRow) -> str:
         text += f" ± {row.standard_error:.2g}"
     if row.difference is not None and row.predicted != 0.0:
         text += f", {100 * row.difference / abs(row.predicted):.2g} % off"
+    if row.relation == "≤" and row.predicted > 0.0:
+        text += f", {row.measured / row.predicted:.2g} of the bound"  # how much room there is before the row fails
     return f"{text} ({row.finding})" if row.finding else text
 
 

@@ -32,6 +32,7 @@ class Budget:
     paper_rounds: int = 400
     curve_repetitions: int = 1000  # runs from zero there, of thirty rounds
     figure_clients: tuple[int, ...] = (10, 50, 200)
+    figure_draws: int = 1  # of its regression data; many take seconds each
     speed_up_repetitions: int = 200  # runs for Table 1
     loosen: float = 1.0  # factor on all tolerances
 
@@ -40,6 +41,7 @@ DEFAULT = Budget()
 FULL = Budget(
     samples=2000, repetitions=2000, chains=20_000, rounds=2000, paper_clients=(10, 100, 1000),
     paper_repetitions=100, curve_repetitions=4000, figure_clients=(10, 100, 1000, 10_000),
+    figure_draws=20,
     speed_up_repetitions=1000,
 )  # fmt: skip
 

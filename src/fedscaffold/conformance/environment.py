@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedscaffold.conformance.adapters import LIBRARIES
+from fedscaffold.conformance.checks import chosen_checks
 from fedscaffold.conformance.report import Report
 from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
@@ -40,6 +41,7 @@ def make_environment(name: str, folder: Path) -> Path:
     wanted = json.dumps([library.release, library.needs])
     ready = home / READY
     if not (ready.is_file() and ready.read_text() == wanted):
+        folder.mkdir(parents=True, exist_ok=True)
         venv.create(home, with_pip=True, clear=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--prefer-binary"]
         failure = f"{name} could not be installed"
@@ -48,7 +50,7 @@ def make_environment(name: str, folder: Path) -> Path:
             _run([*install, "--no-deps", library.release], failure)
         write_text(ready, wanted)
     packages = next((home / "lib").glob("python*/site-packages"))
-    link, source = packages / "fedscaffold", Path(__file__).parents[2]
+    link, source = packages / "fedscaffold", Path(__file__).parents[1]
     if not (link.is_symlink() and link.resolve() == source.resolve()):
         link.unlink(missing_ok=True)
         link.symlink_to(source, target_is_directory=True)
@@ -87,8 +89,9 @@ def check_library(
     seed: int = 0,
     only: Sequence[str] | None = None,
 ) -> Report:
-    """Run `conformance.check` on a library in its environment, which is created if it is missing."""
+    """Run `conformance.check` on a library in its environment, which is created in `folder` if it is missing."""
     modules = modules_of(choice("library", name, tuple(LIBRARIES)), source)
+    chosen_checks(tolerance=tolerance, seed=seed, only=only)
     python = make_environment(name, folder)
     options = json.dumps({"tolerance": tolerance, "seed": seed, "only": None if only is None else list(only)})
     command = [str(python), "-m", "fedscaffold.conformance.adapters", name, options, *modules]
