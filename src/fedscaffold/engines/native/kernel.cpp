@@ -73,7 +73,11 @@ template <int BEGIN, int END, int MOST, class F> INLINE void in_fixed_groups(F f
 }
 template <int NV, class T, class F> INLINE void for_vectors(const Run<T> &run, F f) { /* f(which, where in a row, whether it is the last) */
     if constexpr (NV > 0) { UNROLL for (int v = 0; v < NV; v++) f(v, v + 1 < NV ? v * LANES<T> : run.tail, v + 1 == NV); }
-    else for (Int v = 0; v < run.vectors; v++) f(v, v + 1 < run.vectors ? v * LANES<T> : run.tail, v + 1 == run.vectors);
+    else {
+        Int v = 0;
+        for (; v + 1 < run.vectors; v++) f(v, v * LANES<T>, false);
+        f(v, run.tail, true);
+    }
 }
 template <class T> INLINE void clear_repeated(const Run<T> &run, T *theta) {
     T *last = theta + run.split;
@@ -347,11 +351,13 @@ template <class T> NOINLINE void linear_steps(const Run<T> &run, const Lists<T> 
 
 constexpr Int LONG_ROW = 256; /* features, beyond which rows and models of four clients leave the first-level cache */
 template <class T> struct Plan { Steps<T> steps; int team; };
-/* Rows of some numbers of vectors have their own code, and small batches of them; teams pay for short steps, which wait most. */
-#define EACH(f) {f(0), f(1), f(2), f(3), f(4), f(5), f(8), f(16)}
+/* Rows of some numbers of vectors have their own code, and small batches of them; teams pay for short steps, which wait most.
+   Several classes of short rows have it in double precision alone, since it takes long to compile. */
+#define SHORT_ROWS(f) f(0), f(1), f(2), f(3), f(4), f(5)
+#define EACH(f) {SHORT_ROWS(f), f(8), f(16)}
+#define OF_CLASSES(n) steps<T, sizeof(T) == 8 ? n : 0, true, true>
 #define LISTED(n) steps<T, n, false, true>
 #define IN_ORDER(n) steps<T, n, false, false>
-#define OF_CLASSES(n) steps<T, n, true, true>
 #define TEAM_OF(n, b) (b == 1 ? 4 : n && n * b <= 30 ? 2 : 1)
 #define SMALL(n, b) {small_steps<T, n, b, TEAM_OF(n, b)>, TEAM_OF(n, b)}
 #define OF_SIZES(n) {SMALL(n, 1), SMALL(n, 8), SMALL(n, 10)}
@@ -359,12 +365,12 @@ template <class T> Plan<T> plan_for(const Run<T> &run) {
     const Job &job = run.job;
     if (job.loss == LINEAR_SYSTEM) return {linear_steps<T>, 1};
 #if defined(__FMA__) || defined(__aarch64__)
-    static constexpr Steps<T> listed[] = EACH(LISTED), in_order[] = EACH(IN_ORDER);
+    static constexpr Steps<T> listed[] = EACH(LISTED), in_order[] = EACH(IN_ORDER), of_classes[] = {SHORT_ROWS(OF_CLASSES)};
     static constexpr Int sizes[] = {1, 8, 10};
     static constexpr Plan<T> small[][3] = EACH(OF_SIZES);
     const Int nv = run.vectors <= 5 ? run.vectors : run.vectors == 8 ? 6 : run.vectors == 16 ? 7 : 0; /* which of EACH */
     const bool even = job.unpenalised <= job.features - run.split; /* all vectors but the last decay alike */
-    if (job.loss == SOFTMAX) return {nv == 2 ? OF_CLASSES(2) : nv == 5 ? OF_CLASSES(5) : OF_CLASSES(0), 1};
+    if (job.loss == SOFTMAX) return {of_classes[nv <= 5 ? nv : 0], 1};
     if (job.sampling == FULL) return {in_order[nv], 1};
     if (job.batch == 1 && even && !job.ids && job.features > LONG_ROW) return {small_steps<T, 0, 1, 2>, 2};
     for (int i = 0; i < 3; i++) if (job.batch == sizes[i] && even && !job.ids) return small[nv][i];
