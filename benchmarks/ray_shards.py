@@ -26,7 +26,7 @@ from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Native, Ray
-from fedscaffold.engines.ray_.workers import RayWorkers
+from fedscaffold.engines.ray_ import RayWorkers
 from fedscaffold.problems import Ridge, RidgeStream
 from fedscaffold.simulation.clients import Clients, StoredClients
 from fedscaffold.simulation.rounds import open_rounds

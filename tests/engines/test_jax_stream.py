@@ -6,14 +6,14 @@ import pytest
 
 from fedscaffold.core.random.stream import Stream, distinct, scaled
 from fedscaffold.core.random.stream import words as true_words
-from fedscaffold.engines.jax_ import stream
+from fedscaffold.engines.jax_ import steps
 
 SEEDS = (0, 7, 2**32 - 1, 2**40 + 3, 2**64 - 1)
 
 
-def place(seed: int, round: int, clients: list[int], repetitions: list[int]) -> stream.Place:
+def place(seed: int, round: int, clients: list[int], repetitions: list[int]) -> steps.Place:
     key = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
-    return stream.Place(key, np.uint32(round), np.array(clients, np.int32), np.array(repetitions, np.int32))
+    return steps.Place(key, np.uint32(round), np.array(clients, np.int32), np.array(repetitions, np.int32))
 
 
 @pytest.mark.parametrize("wide", [True, False])
@@ -21,7 +21,7 @@ def place(seed: int, round: int, clients: list[int], repetitions: list[int]) -> 
 def test_words(seed: int, wide: bool) -> None:
     clients, repetitions = [0, 5, 2**31 - 1], [2, 0, 9]
     with jax.enable_x64(wide):
-        found = np.asarray(stream.words(place(seed, 11, clients, repetitions), np.uint32(3), 5))
+        found = np.asarray(steps.words(place(seed, 11, clients, repetitions), np.uint32(3), 5))
     wanted = [true_words(Stream(seed, r, 11, c), 12, 20) for c, r in zip(clients, repetitions, strict=True)]
     np.testing.assert_array_equal(found, np.stack(wanted))
 
@@ -33,7 +33,7 @@ def test_high_half_of_a_product(wide: bool) -> None:
     a = np.concatenate([rng.integers(0, 2**32, 2000, dtype=np.uint64), np.repeat(edges, 5)])
     b = np.concatenate([rng.integers(0, 2**32, 2000, dtype=np.uint64), np.tile(edges, 5)])
     with jax.enable_x64(wide):
-        found = np.asarray(stream.high(jax.numpy.asarray(a.astype(np.uint32)), b.astype(np.uint32)))
+        found = np.asarray(steps.high(jax.numpy.asarray(a.astype(np.uint32)), b.astype(np.uint32)))
     np.testing.assert_array_equal(found, (a * b) >> np.uint64(32))
 
 
@@ -43,6 +43,6 @@ def test_indices(batch: int) -> None:
     streams = [Stream(5, 0, 1, c) for c in range(3)]
     word = np.stack([true_words(s, 0, 40 * batch).reshape(40, batch) for s in streams])
     given = jax.numpy.asarray(word)
-    np.testing.assert_array_equal(stream.with_replacement(given, n), scaled(word, n[:, None, None]))
+    np.testing.assert_array_equal(steps.with_replacement(given, n), scaled(word, n[:, None, None]))
     wanted = [[distinct(s, h * batch, batch, int(k)) for h in range(40)] for s, k in zip(streams, n, strict=True)]
-    np.testing.assert_array_equal(stream.without_replacement(given, n), wanted)
+    np.testing.assert_array_equal(steps.without_replacement(given, n), wanted)

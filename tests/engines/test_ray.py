@@ -13,7 +13,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.sums import LEAF
 from fedscaffold.engines import Jax, Native, Ray, Reference
-from fedscaffold.engines.ray_.engine import split
+from fedscaffold.engines.ray_ import split
 from fedscaffold.problems import Ridge
 from tests.simulation.test_checkpoint import StopAt, Stopped
 from tests.simulation.test_interrupted import KINDS

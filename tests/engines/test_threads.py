@@ -51,7 +51,7 @@ def test_the_number_of_threads_does_not_change_a_bit(kind: Kind, dtype: Any) -> 
 
 
 def test_runs_of_several_python_threads_at_once() -> None:
-    """Each has its helpers."""
+    """One call at a time has the helpers; those meanwhile run alone."""
     problem, method = make("logistic", [30] * 40, 7), fs.Scaffold(step_size=0.05, local_steps=400)
     found: list[bytes] = []
 

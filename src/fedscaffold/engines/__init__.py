@@ -18,14 +18,14 @@ from fedscaffold.core.protocols import Engine, HasBatchLoss
 if TYPE_CHECKING:
     from fedscaffold.engines.jax_.engine import Jax
     from fedscaffold.engines.native.engine import Native
-    from fedscaffold.engines.ray_.engine import Ray
+    from fedscaffold.engines.ray_ import Ray
     from fedscaffold.engines.reference import Reference
 
 __all__ = ["Jax", "Native", "Ray", "Reference", "choose_engine"]
 
 __getattr__ = load_on_demand(
     __name__,
-    {"Jax": "jax_.engine", "Native": "native.engine", "Ray": "ray_.engine", "Reference": "reference"},
+    {"Jax": "jax_.engine", "Native": "native.engine", "Ray": "ray_", "Reference": "reference"},
 )
 CLASS_OF = {"native": "Native", "reference": "Reference", "jax": "Jax", "ray": "Ray"}
 

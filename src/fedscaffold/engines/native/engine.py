@@ -23,7 +23,6 @@ from fedscaffold.engines.native.records import LINEAR_SYSTEM, LOSSES, SOFTMAX, N
 Dtype = Literal["float64", "float32"]
 
 NUMBERS_WORTH_A_THREAD = 200_000  # read and multiplied: about 50 µs, what a helper needs to join
-BLOCKS_PER_THREAD = 4  # so that a thread that wakes up late leaves its share to the others
 NUMBERS_PER_CALL = 100_000_000  # about 50 ms on one core, after which Ctrl-C is heard
 BYTES_PER_CALL = 1 << 24  # of records in files: read while the clients before them are at work
 
@@ -124,8 +123,7 @@ class Native:
             per_client = shape[0] * read.numbers_per_step * mean_steps
             for first, last in _calls(read, chosen, int(per_client * shape[1]), threads):
                 useful = max(1, min(threads, int(per_client * (last - first)) // NUMBERS_WORTH_A_THREAD))
-                blocks = min(last - first, useful * BLOCKS_PER_THREAD if useful > 1 else 1)
-                library.run_clients(job, first, last, blocks=blocks, threads=useful)
+                library.run_clients(job, first, last, threads=useful)
             return out
 
         yield local_sgd

@@ -351,10 +351,11 @@ template <class T> NOINLINE void linear_steps(const Run<T> &run, const Lists<T> 
 
 constexpr Int LONG_ROW = 256; /* features, beyond which rows and models of four clients leave the first-level cache */
 template <class T> struct Plan { Steps<T> steps; int team; };
-/* Rows of some numbers of vectors have their own code, and small batches of them; teams pay for short steps, which wait most. */
+/* Rows of some numbers of vectors have their own code, and small batches of them; teams pay for short steps, which wait most.
+   Several classes of short rows have it in double precision alone, since it takes long to compile. */
 #define SHORT_ROWS(f) f(0), f(1), f(2), f(3), f(4), f(5)
 #define EACH(f) {SHORT_ROWS(f), f(8), f(16)}
-#define OF_CLASSES(n) steps<T, n, true, true>
+#define OF_CLASSES(n) steps<T, sizeof(T) == 8 ? n : 0, true, true>
 #define LISTED(n) steps<T, n, false, true>
 #define IN_ORDER(n) steps<T, n, false, false>
 #define TEAM_OF(n, b) (b == 1 ? 4 : n && n * b <= 30 ? 2 : 1)
@@ -363,7 +364,7 @@ template <class T> struct Plan { Steps<T> steps; int team; };
 template <class T> Plan<T> plan_for(const Run<T> &run) {
     const Job &job = run.job;
     if (job.loss == LINEAR_SYSTEM) return {linear_steps<T>, 1};
-#if defined(__FMA__) || defined(__aarch64__) /* elsewhere the time goes to fused products in software */
+#if defined(__FMA__) || defined(__aarch64__)
     static constexpr Steps<T> listed[] = EACH(LISTED), in_order[] = EACH(IN_ORDER), of_classes[] = {SHORT_ROWS(OF_CLASSES)};
     static constexpr Int sizes[] = {1, 8, 10};
     static constexpr Plan<T> small[][3] = EACH(OF_SIZES);
@@ -374,9 +375,9 @@ template <class T> Plan<T> plan_for(const Run<T> &run) {
     if (job.batch == 1 && even && !job.ids && job.features > LONG_ROW) return {small_steps<T, 0, 1, 2>, 2};
     for (int i = 0; i < 3; i++) if (job.batch == sizes[i] && even && !job.ids) return small[nv][i];
     return {listed[nv], 1};
-#else
-    if (job.loss == SOFTMAX) return {steps<T, 0, true, true>, 1};
-    return {job.sampling == FULL ? steps<T, 0, false, false> : steps<T, 0, false, true>, 1};
+#else /* the time goes to fused products in software */
+    if (job.loss == SOFTMAX) return {OF_CLASSES(0), 1};
+    return {job.sampling == FULL ? IN_ORDER(0) : LISTED(0), 1};
 #endif
 }
 
@@ -471,6 +472,7 @@ NOINLINE void draw_noise(const Stream &s, uint64_t block, Int groups, double *ou
 /* ------------------------------------------------- rounds */
 constexpr Int DRAWS_AT_ONCE = 512, NUMBERS_AT_ONCE = 4096; /* records listed, or features drawn, before their steps: some kilobytes */
 constexpr Int FIRST_LEVEL = 26000;                         /* bytes of a batch that stay in a cache of 32 kilobytes */
+constexpr Int SECOND_LEVEL = 1 << 18;                      /* bytes of models that stay in a cache of 512 kilobytes beside records */
 constexpr int LARGEST_TEAM = 4;
 
 class Memory { /* of a call: arrays are counted in a first pass and handed out in a second */
@@ -595,6 +597,9 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
             const Int width = job.loss == LINEAR_SYSTEM ? d * d : d, numbers = (job.offsets[following + 1] - job.offsets[following]) * width;
             if (following != id && H && H * run.batch * width >= numbers) /* steps enough to use what is fetched */
                 c.portion = (numbers - 1) / H + 1, c.ahead = x + job.offsets[following] * width;
+            const Int models = job.count * R * dim * (Int)(sizeof(double) / sizeof(T));
+            if (later >= items && end == job.count && H && s < 2 && models * (Int)sizeof(T) <= SECOND_LEVEL) /* of which sums come next */
+                c.portion = (models - 1) / H + 1, c.ahead = (const T *)(s ? job.correction : job.out);
             if (full) run.batch = c.n, run.scale = (T)(job.step_size / c.n);
             if (job.anchor) {
                 for (Int i = 0; i < d; i++) c.next[run.place(i)] = (T)job.anchor[r * dim + i];

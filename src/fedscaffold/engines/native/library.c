@@ -43,37 +43,87 @@ static Steps steps_of(int level) {
     return fs_steps_portable;
 }
 
-/* Clients are divided into blocks, which threads take one after another; helpers live as long as the call. */
+/* A call's clients, of which each thread takes a part again and again: half of its share of those that are left. So parts
+   are few, threads finish together, and one that wakes up late leaves its share to the others. */
 typedef struct {
     const Job *job;
     Steps steps;
-    int64_t first, last, blocks; /* clients, and the parts that they are divided into */
+    int64_t last, threads;
     _Atomic int64_t next;
-    _Atomic int failed; /* whether a block had no memory */
+    _Atomic int failed; /* whether a part had no memory */
+    int64_t places, at_work; /* how many more helpers may join, and how many have; behind the pool's lock */
 } Round;
 
-static void *take_blocks(void *given) {
-    Round *round = given;
-    const int64_t n = round->last - round->first;
-    for (int64_t b; (b = atomic_fetch_add(&round->next, 1)) < round->blocks;)
-        if (round->steps(round->job, round->first + n * b / round->blocks, round->first + n * (b + 1) / round->blocks))
-            atomic_store(&round->failed, 1);
-    return NULL;
+static void take_parts(Round *round) {
+    enum { TOGETHER = 4 }; /* clients whose steps may be taken side by side */
+    int64_t begin = atomic_load(&round->next), end;
+    while (begin < round->last) {
+        const int64_t share = (round->last - begin) / (2 * round->threads) / TOGETHER * TOGETHER + TOGETHER;
+        end = round->threads == 1 || share > round->last - begin ? round->last : begin + share;
+        if (!atomic_compare_exchange_weak(&round->next, &begin, end)) continue; /* `begin` is what it is now */
+        if (round->steps(round->job, begin, end)) atomic_store(&round->failed, 1);
+        begin = atomic_load(&round->next);
+    }
 }
 
-/* Run clients first, ..., last - 1 in `blocks` parts on up to `threads` threads; return 0, or 1 if there was no memory. */
-EXPORT int fs_round(const Job *job, int64_t first, int64_t last, int64_t blocks, int threads, int most_level) {
-    Round round = {job, steps_of(fs_level(most_level)), first, last, blocks, 0, 0};
+#if !defined(_WIN32)
+/* Helpers sleep between calls: waking one takes microseconds, starting and joining one some tens of them. They serve one call at a
+   time, whose thread takes parts like them and waits for those alone that have joined; other calls meanwhile have no helpers. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t work = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
+static Round *posted;
+static int64_t helpers;
+
+static void *help(void *unused) {
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (!posted || !posted->places) pthread_cond_wait(&work, &lock);
+        Round *round = posted;
+        round->places--, round->at_work++;
+        pthread_mutex_unlock(&lock);
+        take_parts(round);
+        pthread_mutex_lock(&lock);
+        if (--round->at_work == 0) pthread_cond_signal(&done);
+    }
+    return unused;
+}
+static void forget_helpers(void) { /* in a process that was forked, which has none of the threads */
+    static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
+    static const pthread_cond_t nobody = PTHREAD_COND_INITIALIZER;
+    lock = free_lock, work = done = nobody, posted = NULL, helpers = 0;
+}
+static int post(Round *round) {
+    static int prepared;
+    pthread_mutex_lock(&lock);
+    const int mine = !posted;
+    if (mine) {
+        if (!prepared++) pthread_atfork(NULL, NULL, forget_helpers);
+        for (pthread_t helper; helpers < round->places && !pthread_create(&helper, NULL, help, NULL); helpers++) pthread_detach(helper);
+        posted = round;
+        pthread_cond_broadcast(&work);
+    }
+    pthread_mutex_unlock(&lock);
+    return mine;
+}
+static void wait_for_helpers(Round *round) {
+    pthread_mutex_lock(&lock);
+    posted = NULL;
+    while (round->at_work) pthread_cond_wait(&done, &lock);
+    pthread_mutex_unlock(&lock);
+}
+#endif
+
+/* Run clients first, ..., last - 1 on up to `threads` threads; return 0, or 1 if there was no memory. */
+EXPORT int fs_round(const Job *job, int64_t first, int64_t last, int64_t threads, int most_level) {
+    Round round = {job, steps_of(fs_level(most_level)), last, threads, first, 0, threads - 1, 0};
 #if defined(_WIN32)
-    (void)threads;
-    take_blocks(&round);
+    round.threads = 1;
+    take_parts(&round);
 #else
-    enum { MOST_HELPERS = 255 };
-    pthread_t helpers[MOST_HELPERS];
-    int started = 0;
-    while (started < threads - 1 && started < blocks - 1 && started < MOST_HELPERS && !pthread_create(&helpers[started], NULL, take_blocks, &round)) started++;
-    take_blocks(&round);
-    for (int i = 0; i < started; i++) pthread_join(helpers[i], NULL);
+    const int helped = threads > 1 && post(&round);
+    if (!helped) round.threads = 1;
+    take_parts(&round);
+    if (helped) wait_for_helpers(&round);
 #endif
     return round.failed;
 }

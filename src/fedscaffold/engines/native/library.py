@@ -60,13 +60,13 @@ def load() -> ctypes.CDLL:
     library.fs_job_bytes.restype = INTEGER
     if library.fs_job_bytes() != ctypes.sizeof(Job):
         raise EngineFailed("the compiled library of the native engine is of another version; install it again")
-    library.fs_round.argtypes = [ctypes.POINTER(Job), INTEGER, INTEGER, INTEGER, ctypes.c_int, ctypes.c_int]
+    library.fs_round.argtypes = [ctypes.POINTER(Job), INTEGER, INTEGER, INTEGER, ctypes.c_int]
     return library
 
 
-def run_clients(job: Job, first: int, last: int, *, blocks: int, threads: int) -> None:
-    """Run the local steps of clients first, ..., last − 1 of a job, in blocks on several threads."""
-    if load().fs_round(job, first, last, blocks, threads, MOST_LEVEL):
+def run_clients(job: Job, first: int, last: int, *, threads: int) -> None:
+    """Run the local steps of clients first, ..., last − 1 of a job on several threads."""
+    if load().fs_round(job, first, last, threads, MOST_LEVEL):
         raise MemoryError("not enough memory for the local steps of a block of clients")
 
 

@@ -1,1 +1,0 @@
-"""Clients on many machines, by Ray."""
