@@ -303,7 +303,7 @@ def _private(
     at = search.start()
     for k, budget in enumerate(sorted(set(budgets))):
         at = search.best(budget, at)
-        (method, (errors, spread, _), _), privacy = search.verified(budget, at)
+        (method, (errors, spread, *_), _), privacy = search.verified(budget, at)
         H, T = search.rounded(at)
         gradients = H * T
         found[budget] = Plan(
@@ -367,7 +367,7 @@ def _planned(request: Request, name: str, begin: Outcome, most_cost: float) -> P
             f"a squared error of {request.target:g} was not reached{limit}; the nearest was {nearest:.3g}"
         )
     best = min(settled, key=lambda one: (one.curve.errors.size - 1) * request.cost(one.method))
-    T, (errors, spread, after) = best.curve.errors.size - 1, best.curve
+    T, (errors, spread, after, _) = best.curve.errors.size - 1, best.curve
     return _plan(
         request, "sharp", best.method, T, name=name, how="measured" if best.law is None else "exact", curve=errors,
         after=None if after is None else after[T], predicted_mse=float(errors[T]), standard_error=float(spread[T]),
