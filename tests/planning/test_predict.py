@@ -85,12 +85,15 @@ def test_measured_and_exact_predictions_agree(method: Any) -> None:
 
 
 def test_standard_errors_are_honest() -> None:
-    """Over many problems, how far measured plateaus are from exact ones in standard errors is about normal."""
+    """Over many problems, measured plateaus are about normally far from exact ones, in standard errors.
+
+    Coarser ones are nearer: most of their standard error is what the start may have left.
+    """
     away = []
     for seed in range(30):
         problem = fs.problems.RidgeStream(n_clients=3, dim=2, seed=seed)
         exact = fs.theory.predict(problem, SCAFFOLD, batch_size=2).mse
-        drawn = fs.theory.predict(problem, SCAFFOLD, batch_size=2, how="measured", accuracy=0.05)
+        drawn = fs.theory.predict(problem, SCAFFOLD, batch_size=2, how="measured", accuracy=0.01)
         away.append((drawn.mse - exact) / drawn.standard_error)
     assert np.abs(away).max() < 3.5
     assert 0.6 < np.sqrt(np.mean(np.square(away))) < 1.5

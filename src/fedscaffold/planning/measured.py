@@ -222,8 +222,8 @@ class MeasuredPlateau:
     `mse` has a `standard_error`; `bias`, (d,), has a norm such that its square estimates ‖E θ − θ*‖² without bias;
     `cov_theta` is (d, d), or None for many dimensions.
 
-    What the start leaves in the means counts as an error too: the distance of the first block from the mean, which
-    falls by e in `memory` rounds.
+    The part of the start that is left in the means counts as an error too: the mean, or more if the first block is
+    further from it, which falls by e in `memory` rounds.
     """
 
     def __init__(self, blocks: _Blocks, memory: float) -> None:
@@ -316,6 +316,11 @@ class ErrorCurve(NamedTuple):
         sound = (spread <= 0.05 * errors) | (spread * np.sqrt(self.repetitions) <= 3.0 * errors)
         below = np.flatnonzero((errors <= aim) & (errors + 2.0 * spread <= target) & (t > 0) & sound)
         return int(below[0]) if below.size else None
+
+    def falls(self, aim: float) -> bool:
+        """Return whether more rounds are missing: the error is above an aim, still falls, and is not chance."""
+        last, middle = self.errors[-1], self.errors[self.errors.size // 2]
+        return bool(last > aim and last < 0.9 * middle and self.spread[-1] <= 0.2 * last)
 
     def is_precise(self, T: int) -> bool:
         """Return whether the standard error after T rounds is at most 5 %."""

@@ -198,7 +198,7 @@ class Request:
                 exact, T = found.law is not None, found.curve.first(self.aim, self.target)
                 if T is not None:
                     break
-                if found.curve.errors[-1] < 0.9 * found.curve.errors[most // 2] and most < self.most_rounds:
+                if found.curve.falls(self.aim) and most < self.most_rounds:
                     most = math.ceil(1.5 * most)
                     continue
                 lowest = float(found.curve.errors.min())
@@ -230,9 +230,9 @@ class Request:
 
         def enough(curve: ErrorCurve, repetitions: int) -> bool:
             T = curve.first(self.aim, self.target)
-            missed = T is None and (curve.errors - 2.0 * curve.spread > self.target).all()
-            precise = T is not None and curve.spread[T] <= ACCURACY * curve.errors[T]
-            return bool(missed or precise) or repetitions * rounds * subject.work > 50 * WORK
+            at = 1 + int(curve.errors[1:].argmin()) if T is None else T
+            most = 10 * WORK if T is None else 50 * WORK
+            return bool(curve.spread[at] <= ACCURACY * curve.errors[at]) or repetitions * rounds * subject.work > most
 
         try:  # fewer than eight repetitions may agree by chance
             curve = measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged, least=8)
