@@ -99,6 +99,23 @@ def test_standard_errors_are_honest() -> None:
     assert 0.6 < np.sqrt(np.mean(np.square(away))) < 1.5
 
 
+def test_the_start_counts_as_an_error_until_it_is_forgotten() -> None:
+    blocks, rng = measured._Blocks(np.zeros(2), 100), np.random.default_rng(0)
+    for round in range(48):  # the errors of the start are three times as large, and fall by e in eight rounds
+        blocks.add(rng.normal(size=(100, 2)) * (1.0 + 2.0 * np.exp(-round / 8)))
+    known, unknown = measured.MeasuredPlateau(blocks, 8.0), measured.MeasuredPlateau(blocks, 0.0)
+    assert known.mse == unknown.mse > 2.0 + 4.0 * unknown.standard_error
+    assert known.mse < 2.0 + 2.0 * known.standard_error
+
+
+def test_two_repetitions_are_enough_only_after_three_times_their_memory() -> None:
+    blocks, rng = measured._Blocks(np.zeros(1), 2), np.random.default_rng(0)
+    for _ in range(24):
+        blocks.add(1.0 + 1e-6 * rng.normal(size=(2, 1)))
+    assert measured.MeasuredPlateau(blocks, 1.0).is_enough(0.02)
+    assert not measured.MeasuredPlateau(blocks, 5.0).is_enough(1.0)
+
+
 def test_first_order_predictions_take_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, method = make("logistic", (20, 15, 25), 3), fs.Scaffold(step_size=0.01, local_steps=3)
     drawn = fs.theory.predict(problem, method, batch_size=2)

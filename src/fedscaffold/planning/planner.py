@@ -384,10 +384,11 @@ def _plateau_parts(request: Request, settled: Verified) -> dict[str, Any]:
             law = first_order_law(problem, method, request.batches)
         except InvalidInput:
             return {}
-    variance, bias = float(np.trace(law.cov_theta)), float(law.bias @ law.bias)
-    useful = None
+    variance, bias, useful = float(np.trace(law.cov_theta)), float(law.bias @ law.bias), None
+    if bias <= 1e-24 * float(request.optimum @ request.optimum):  # rounding errors of θ*
+        bias = 0.0
     if method.kind == "fedavg":
-        useful = problem.n_clients * variance / bias if bias > 0.0 else math.inf
+        useful = max(1.0, problem.n_clients * variance / bias) if bias > 0.0 else math.inf
     elif is_quadratic(problem):  # Scaffold's models rest at θ*, up to rounding
         bias, useful = 0.0, math.inf
     return {"variance": variance, "squared_bias": bias, "max_useful_clients": useful}

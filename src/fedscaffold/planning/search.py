@@ -232,7 +232,9 @@ class Request:
             T = curve.first(self.aim, self.target)
             at = 1 + int(curve.errors[1:].argmin()) if T is None else T
             most = 10 * WORK if T is None else 50 * WORK
-            return bool(curve.spread[at] <= ACCURACY * curve.errors[at]) or repetitions * rounds * subject.work > most
+            return (
+                bool(curve.spread[at] <= ACCURACY * curve.errors[at]) or repetitions * rounds * subject.work > most
+            )
 
         try:  # fewer than eight repetitions may agree by chance
             curve = measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged, least=8)
