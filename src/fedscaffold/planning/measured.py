@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from fedscaffold.core.errors import Diverged, InvalidInput, NoPlateau
 from fedscaffold.core.privacy import Privacy
@@ -20,7 +21,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.run_method import run_to_end
 from fedscaffold.simulation.setup import validate_run
-from fedscaffold.theory.expansion import first_order_law
+from fedscaffold.theory.expansion import FirstOrderLaw, first_order_law
 
 BLOCKS = 32  # a plateau is divided into at most this many blocks of rounds; it is judged from 16 on
 PERTURBATION = 1e-9  # distance of a start from θ*, relative to 1 + ‖θ*‖: an unstable method leaves θ* then
@@ -69,15 +70,19 @@ class Subject:
         )  # fmt: skip
 
     @property
+    def local_steps(self) -> float:
+        """Number of local steps of a client in a round, on average."""
+        uniform = (np.arange(16) + 0.5) / 16
+        return float(self.method.local_step_counts(self.problem.n_clients, uniform).mean())
+
+    @property
     def work(self) -> float:
         """Number of local steps of all clients in a round, in steps of ten records with twenty features."""
         problem = self.problem
-        uniform = (np.arange(16) + 0.5) / 16
-        steps = self.method.local_step_counts(problem.n_clients, uniform).mean()
         records = float(np.mean(problem.sizes)) if self.batches.size is None else self.batches.size
         participants = self.method.participants(problem.n_clients)
         drawing = 2000.0 if participants < problem.n_clients else 0.0  # a cohort takes as long to draw
-        return drawing + participants * float(steps) * (0.5 + records * problem.dim / 400.0)
+        return drawing + participants * self.local_steps * (0.5 + records * problem.dim / 400.0)
 
     def repetitions(self, work: float, least: int, most: int) -> int:
         """Return how many repetitions of one round do this much work, within limits and in half a gigabyte."""
@@ -95,50 +100,49 @@ class Subject:
         self.follow(look, rounds=2, repetitions=2)
         return bool((seen[-1][0] != seen[-1][1]).any())
 
-    def control_variates(self) -> Array | None:
-        """Return ξ*_c = −∇f_c(θ*) if the method takes control variates and the problem has gradients."""
+    def law(self, method: Method) -> FirstOrderLaw | None:
+        """Return the first-order law of a method on the problem; None if there is none."""
         problem: Any = self.problem
-        if not hasattr(problem, "client_gradients"):
-            return None
-        gradients = problem.client_gradients(self.optimum)
-        found = problem.weights @ gradients - gradients
         try:
-            self.method.init_clients(1, problem.weights, problem.dim, found)
-        except InvalidInput:
+            return first_order_law(problem, method, self.batches)
+        except (InvalidInput, np.linalg.LinAlgError):
             return None
-        return found
 
-    def rounds_to_settle(self) -> float:
-        """Return about how many rounds it takes until the start is forgotten; 0 if the problem does not say.
+    def memory(self) -> float:
+        """Return about how many rounds it takes until errors have fallen by e; 0 if the problem does not say.
 
-        By first order the model forgets as max |1 − γλ|^H does, and control variates in about γHλ rounds.
+        By first order the model forgets as max |1 − γλ|^H does, and control variates in about γHλ/2 rounds.
+        """
+        N, gamma, H = self.problem.n_clients, self.method.step_size, self.local_steps
+        law = self.law(Scaffold(step_size=gamma, local_steps=max(1, round(H))))
+        if law is None:
+            return 0.0
+        model = 1.0 / (1.0 - law.rate) if law.rate < 1.0 else 0.0
+        return max(model, 0.5 * gamma * H * law.largest_curvature) * N / self.method.participants(N)
+
+    def start(self, repetitions: int, *, random: bool) -> dict[str, Any]:
+        """Return models near the stationary law, drawn from the first-order law if possible, and ξ*_c.
+
+        Control variates are left out if the method has none or the problem has no gradients.
         """
         problem: Any = self.problem
-        N, gamma = problem.n_clients, self.method.step_size
-        H = max(1, round(float(self.method.local_step_counts(N, (np.arange(16) + 0.5) / 16).mean())))
-        try:
-            law = first_order_law(problem, Scaffold(step_size=gamma, local_steps=H), self.batches)
-        except (InvalidInput, np.linalg.LinAlgError):
-            return 0.0
-        model = 12.0 / (1.0 - law.rate) if law.rate < 1.0 else 0.0
-        return max(model, 6.0 * gamma * H * law.largest_curvature) * N / self.method.participants(N)
-
-    def start(self, repetitions: int, *, random: bool) -> Array:
-        """Return models near the stationary law, (repetitions, d), drawn from the first-order law if possible."""
-        rng, d = np.random.default_rng(SEED), self.problem.dim
-        size, draws = float(np.linalg.norm(self.optimum)), rng.normal(size=(repetitions, d))
-        near = self.optimum + PERTURBATION * (1.0 + size) * draws / np.sqrt(d)
-        if not random or self.privacy is not None or d > LARGEST_COVARIANCE:
-            return near
-        problem: Any = self.problem
-        try:
-            law = first_order_law(problem, self.method, self.batches)
-            if not law.rate < 1.0 or law.mse > size**2:
-                return near
+        rng, d, size = np.random.default_rng(SEED), problem.dim, float(np.linalg.norm(self.optimum))
+        draws = rng.normal(size=(repetitions, d))
+        theta = self.optimum + PERTURBATION * (1.0 + size) * draws / np.sqrt(d)
+        law = self.law(self.method) if random and self.privacy is None and d <= LARGEST_COVARIANCE else None
+        if law is not None and law.rate < 1.0 and law.mse <= size**2:
             lam, U = np.linalg.eigh(law.cov_theta)
-        except (InvalidInput, np.linalg.LinAlgError):
-            return near
-        return near + law.bias + draws * np.sqrt(np.maximum(lam, 0.0)) @ U.T
+            theta = theta + law.bias + draws * np.sqrt(np.maximum(lam, 0.0)) @ U.T
+        found = {"theta0": theta}
+        if hasattr(problem, "client_gradients"):
+            gradients = problem.client_gradients(self.optimum)
+            variates = problem.weights @ gradients - gradients
+            try:
+                self.method.init_clients(1, problem.weights, d, variates)
+            except InvalidInput:
+                return found
+            found["control_variates0"] = variates
+        return found
 
 
 def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> "MeasuredPlateau":
@@ -151,9 +155,8 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> "M
     """
     begin = clock()
     try:
-        random = subject.is_random()
-        settling = subject.rounds_to_settle()
-        most = int(np.clip(512 * 100 / max(settling, 1.0), 64, 512))  # slow methods need rounds instead
+        random, memory = subject.is_random(), subject.memory()
+        most = int(np.clip(4000 / max(memory, 1.0), 64, 512))  # slow methods need rounds instead
         # rounds of about 0.02 s if possible; with two repetitions a hundred rounds of 10,000 clients take seconds
         repetitions = subject.repetitions(4e5, 2, most) if random else 1
         blocks = _Blocks(subject.optimum, repetitions)
@@ -163,22 +166,13 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> "M
                 return False
             blocks.add(theta)
             over = clock() - begin > seconds and round >= 4
-            return over or (
-                blocks.can_be_judged
-                and round >= settling
-                and MeasuredPlateau(blocks, settling).is_enough(accuracy)
-            )
+            return over or (blocks.can_be_judged and MeasuredPlateau(blocks, memory).is_enough(accuracy))
 
-        subject.follow(
-            look, rounds=MOST_ROUNDS, repetitions=repetitions, theta0=subject.start(repetitions, random=random),
-            control_variates0=subject.control_variates(),
-        )  # fmt: skip
+        start: dict[str, Any] = subject.start(repetitions, random=random)
+        subject.follow(look, rounds=MOST_ROUNDS, repetitions=repetitions, **start)
     except Diverged as error:
         raise NoPlateau(f"there is no plateau: {error}") from None
-    found = MeasuredPlateau(blocks, settling)
-    if blocks.rounds < settling:  # the part of the start that is left
-        left = found.mse * float(np.exp(-6.0 * blocks.rounds / settling))
-        found.standard_error = float(np.hypot(found.standard_error, left))
+    found = MeasuredPlateau(blocks, memory)
     if not found.settled(accuracy):
         if found.explodes:
             raise NoPlateau(
@@ -193,67 +187,74 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> "M
 
 
 class _Blocks:
-    """Sums of errors over consecutive blocks of rounds, which become twice as long once there are BLOCKS."""
+    """Sums over consecutive blocks of rounds, which become twice as long once there are BLOCKS."""
 
     def __init__(self, optimum: Array, repetitions: int) -> None:
-        self.optimum, self.rounds, self.length = optimum, 0, 1
-        self.repetitions = repetitions
-        self.with_products = optimum.size <= LARGEST_COVARIANCE
-        self.squares: list[Array] = []  # Σ ‖e‖² of each block, (repetitions,)
-        self.errors: list[Array] = []  # Σ e, (repetitions, d)
-        self.products: list[Array] = []  # Σ e eᵀ over rounds and repetitions, (d, d)
+        self.optimum, self.rounds, self.length, self.count = optimum, 0, 1, 0
+        self.errors = np.zeros((BLOCKS, repetitions, 1 + optimum.size))  # Σ ‖e‖² and Σ e
+        size = optimum.size if optimum.size <= LARGEST_COVARIANCE else 0
+        self.products = np.zeros((BLOCKS, size, size))  # Σ e eᵀ over rounds and repetitions
 
     def add(self, theta: Array) -> None:
         """Take in θ of every repetition after a round."""
-        e = theta - self.optimum
-        sums = np.square(e).sum(axis=1), e, e.T @ e if self.with_products else np.zeros(())
-        lists = (self.squares, self.errors, self.products)
-        for values, value in zip(lists, sums, strict=True):
-            if self.rounds % self.length:
-                values[-1] = values[-1] + value
-            else:
-                values.append(value)
+        if self.count == BLOCKS and self.rounds % self.length == 0:
+            for sums in (self.errors, self.products):
+                sums[: BLOCKS // 2] = sums[::2] + sums[1::2]
+                sums[BLOCKS // 2 :] = 0.0
+            self.length, self.count = 2 * self.length, BLOCKS // 2
+        self.count += self.rounds % self.length == 0
         self.rounds += 1
-        if len(self.squares) == BLOCKS and self.rounds % self.length == 0:
-            for values in lists:
-                values[:] = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
-            self.length *= 2
+        e = theta - self.optimum
+        self.errors[self.count - 1, :, 0] += np.square(e).sum(axis=1)
+        self.errors[self.count - 1, :, 1:] += e
+        if self.products.size:
+            self.products[self.count - 1] += e.T @ e
 
     @property
     def can_be_judged(self) -> bool:
-        """Whether a block has just ended and there are at least 16."""
-        return self.rounds % self.length == 0 and len(self.squares) >= BLOCKS // 2
+        """Whether 16, 18, 20, ... blocks have just ended: whoever looks often sees small errors by chance."""
+        return self.rounds % self.length == 0 and self.count >= BLOCKS // 2 and self.count % 2 == 0
 
 
 class MeasuredPlateau:
-    """Means over the last three quarters of the rounds, and over parts of them.
+    """Means over the last two thirds of the rounds, and over parts of them.
 
     `mse` has a `standard_error`; `bias`, (d,), has a norm such that its square estimates ‖E θ − θ*‖² without bias;
     `cov_theta` is (d, d), or None for many dimensions.
+
+    The part of the start that is left in the means counts as an error too: the mean, or more if the first block is
+    further from it, which falls by e in `memory` rounds.
     """
 
-    def __init__(self, blocks: _Blocks, settling: float) -> None:
-        R, n = blocks.repetitions, len(blocks.squares)
-        first, lengths = n // 4, np.full(n, blocks.length)
+    def __init__(self, blocks: _Blocks, memory: float) -> None:
+        n, R, first = blocks.count, blocks.errors.shape[1], blocks.count // 3
+        lengths = np.full(n, blocks.length)
         lengths[-1] = blocks.rounds - blocks.length * (n - 1)
         rounds = int(lengths[first:].sum())
 
         def parts(count: int) -> list[Array]:
             """Return the mean squared errors of every repetition in consecutive parts of about equal length."""
             found = np.array_split(np.arange(first, n), count)
-            return [np.sum([blocks.squares[k] for k in part], axis=0) / lengths[part].sum() for part in found]
+            return [blocks.errors[part, :, 0].sum(axis=0) / lengths[part].sum() for part in found]
 
         (early, late), thirds = parts(2), parts(3)
         bend = thirds[2] - 2.0 * thirds[1] + thirds[0]  # on the way to a plateau growth slows down
         self.explodes = bool(late.mean() > 1.2 * early.mean() and bend.mean() > 2.0 * _error_of_mean(bend))
-        each, means = parts(1)[0], np.sum(blocks.errors[first:], axis=0) / rounds
-        self.mse = float(each.mean())
+        self.mse = float(parts(1)[0].mean())
         self.change, self.grown = float((late - early).mean()), float(late.mean() / max(early.mean(), 1e-300))
-        # of few repetitions, parts that are longer than errors are remembered count as samples too
-        count = int(np.clip(3.0 * rounds / max(settling, 1.0), 2, 16)) if 1 < R < 16 else 1
-        self.standard_error = _error_of_mean(np.concatenate(parts(min(count, n - first))))
-        self.change_error = _error_of_mean(late - early) if count == 1 else 2.0 * self.standard_error
+        # of few repetitions, three or more parts that are longer than errors are remembered count as samples
+        few = 1 < R < 16
+        count = int(np.clip(0.6 * rounds / memory, 1, 16)) if few and memory else 3
+        spread = _error_of_mean(np.concatenate(parts(min(max(count, 2), n - first) if few else 1)))
+        self.has_samples = not few or count >= 3
+        self.change_error = 2.0 * spread if few else _error_of_mean(late - early)
+        left = 0.0
+        if memory:
+            gap = max(self.mse, abs(float(blocks.errors[0, :, 0].mean()) / lengths[0] - self.mse))
+            left = gap * min(1.0, memory / rounds) * float(np.exp(-blocks.length * first / memory))
+        self.standard_error = float(np.hypot(spread, left))
         self.zero = 100.0 * (PERTURBATION * (1.0 + float(np.linalg.norm(blocks.optimum)))) ** 2
+        means = blocks.errors[first:n, :, 1:].sum(axis=0) / rounds
         mean = means.mean(axis=0)
         square = float(mean @ mean)
         if R > 1:  # products of different repetitions
@@ -261,9 +262,8 @@ class MeasuredPlateau:
         norm = float(np.linalg.norm(mean))
         self.bias = mean * (np.sqrt(min(square, self.mse)) / norm if norm > 0.0 else 0.0)
         self.cov_theta: Array | None = None
-        if blocks.with_products:
-            products: Array = np.sum(blocks.products[first:], axis=0) / (R * rounds)
-            self.cov_theta = products - np.outer(self.bias, self.bias)
+        if blocks.products.size:
+            self.cov_theta = blocks.products[first:n].sum(axis=0) / (R * rounds) - np.outer(self.bias, self.bias)
 
     def settled(self, accuracy: float) -> bool:
         """Return whether both halves agree within their errors."""
@@ -276,20 +276,22 @@ class MeasuredPlateau:
 
     def is_enough(self, accuracy: float) -> bool:
         """Return whether the plateau is reached and its error is known well enough."""
-        return self.settled(accuracy) and (self.standard_error <= accuracy * self.mse or self.vanishes)
+        known = self.has_samples and self.standard_error <= accuracy * self.mse
+        return self.settled(accuracy) and (known or self.vanishes)
+
+
+def _of_few(n: int) -> float:
+    """Return the factor on the standard error of a mean of n samples with which 2.576 of it hold 99 %.
+
+    By Student's law: 25 for two samples, 1.57 for six and 1.04 for fifty.
+    """
+    return float(stdtrit(n - 1, 0.995)) / 2.576
 
 
 def _error_of_mean(samples: Array) -> float:
-    """Return the standard deviation of Student's law for the mean of n samples; 0 for one sample.
-
-    That is their standard error times √((n − 1)/(n − 3)), which is close to 1 unless they are few; of three
-    samples or two, whose law has no standard deviation, times 3.
-    """
+    """Return the standard error of the mean of samples, larger if they are few; 0 for one sample."""
     n = samples.size
-    if n == 1:
-        return 0.0
-    few = np.sqrt((n - 1) / (n - 3)) if n > 3 else 3.0
-    return float(few * samples.std(ddof=1) / np.sqrt(n))
+    return _of_few(n) * float(samples.std(ddof=1)) / np.sqrt(n) if n > 1 else 0.0
 
 
 class ErrorCurve(NamedTuple):
@@ -298,22 +300,35 @@ class ErrorCurve(NamedTuple):
     errors: Array
     spread: Array
     after: list[int] | None = None
+    repetitions: int = 1
 
     def first(self, aim: float, target: float) -> int | None:
-        """Return the first round after the start at an aim, and below a target by 1.75 standard errors (96 %).
+        """Return the first round after the start at an aim, and below a target by two standard errors (98 %).
 
-        Errors with standard errors above 5 % are means over a quarter of the rounds, as a dip is chance.
+        Errors with standard errors above 5 % are means over a quarter of the rounds, as a dip is chance. If these
+        come from single runs that differ by more than a factor three, rare runs decide about the mean, and there
+        may be worse ones: such rounds do not count.
         """
         t = np.arange(self.errors.size)
         width = np.where(self.spread > 0.05 * self.errors, 1 + t // 4, 1)
         sums = np.cumsum(np.pad([self.errors, self.spread], ((0, 0), (1, 0))), axis=1)
         errors, spread = (sums[:, t + 1] - sums[:, t + 1 - width]) / width
-        below = np.flatnonzero((errors <= aim) & (errors + 1.75 * spread <= target) & (t > 0))
+        sound = (spread <= 0.05 * errors) | (spread * np.sqrt(self.repetitions) <= 3.0 * errors)
+        below = np.flatnonzero((errors <= aim) & (errors + 2.0 * spread <= target) & (t > 0) & sound)
         return int(below[0]) if below.size else None
+
+    def falls(self, aim: float) -> bool:
+        """Return whether more rounds are missing: the error is above an aim, still falls, and is not chance."""
+        last, middle = self.errors[-1], self.errors[self.errors.size // 2]
+        return bool(last > aim and last < 0.9 * middle and self.spread[-1] <= 0.2 * last)
+
+    def is_precise(self, T: int) -> bool:
+        """Return whether the standard error after T rounds is at most 5 %."""
+        return bool(self.spread[T] <= 0.05 * self.errors[T])
 
     def until(self, T: int) -> "ErrorCurve":
         """Return the first T rounds."""
-        return ErrorCurve(self.errors[: T + 1], self.spread[: T + 1], self.after)
+        return self._replace(errors=self.errors[: T + 1], spread=self.spread[: T + 1])
 
 
 class Meter:
@@ -353,10 +368,10 @@ class Meter:
         R, best = self.repetitions, [int(one.argmin()) for one in self.sums]
         means = np.array([one[k] for one, k in zip(self.sums, best, strict=True)]) / R
         squares = np.array([one[k] for one, k in zip(self.squares, best, strict=True)]) / R
-        spread = np.sqrt(np.maximum(squares - means**2, 0.0) / max(R - 1, 1))
-        return ErrorCurve(
-            means, spread, [int(SHARES[k] * t) for t, k in enumerate(best)] if self.averaged else None
-        )
+        variances = np.maximum(squares - means**2, 0.0) / max(R - 1, 1)
+        spread = _of_few(R) * np.sqrt(variances) if R > 1 else 0.0 * means
+        after = [int(SHARES[k] * t) for t, k in enumerate(best)] if self.averaged else None
+        return ErrorCurve(means, spread, after, R)
 
 
 def measured_curve(

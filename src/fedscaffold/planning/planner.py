@@ -303,7 +303,7 @@ def _private(
     at = search.start()
     for k, budget in enumerate(sorted(set(budgets))):
         at = search.best(budget, at)
-        (method, (errors, spread, _), _), privacy = search.verified(budget, at)
+        (method, (errors, spread, *_), _), privacy = search.verified(budget, at)
         H, T = search.rounded(at)
         gradients = H * T
         found[budget] = Plan(
@@ -367,7 +367,7 @@ def _planned(request: Request, name: str, begin: Outcome, most_cost: float) -> P
             f"a squared error of {request.target:g} was not reached{limit}; the nearest was {nearest:.3g}"
         )
     best = min(settled, key=lambda one: (one.curve.errors.size - 1) * request.cost(one.method))
-    T, (errors, spread, after) = best.curve.errors.size - 1, best.curve
+    T, (errors, spread, after, _) = best.curve.errors.size - 1, best.curve
     return _plan(
         request, "sharp", best.method, T, name=name, how="measured" if best.law is None else "exact", curve=errors,
         after=None if after is None else after[T], predicted_mse=float(errors[T]), standard_error=float(spread[T]),
@@ -384,10 +384,11 @@ def _plateau_parts(request: Request, settled: Verified) -> dict[str, Any]:
             law = first_order_law(problem, method, request.batches)
         except InvalidInput:
             return {}
-    variance, bias = float(np.trace(law.cov_theta)), float(law.bias @ law.bias)
-    useful = None
+    variance, bias, useful = float(np.trace(law.cov_theta)), float(law.bias @ law.bias), None
+    if bias <= 1e-24 * float(request.optimum @ request.optimum):  # rounding errors of θ*
+        bias = 0.0
     if method.kind == "fedavg":
-        useful = problem.n_clients * variance / bias if bias > 0.0 else math.inf
+        useful = max(1.0, problem.n_clients * variance / bias) if bias > 0.0 else math.inf
     elif is_quadratic(problem):  # Scaffold's models rest at θ*, up to rounding
         bias, useful = 0.0, math.inf
     return {"variance": variance, "squared_bias": bias, "max_useful_clients": useful}

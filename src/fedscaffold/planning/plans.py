@@ -155,11 +155,15 @@ class Plan(Summarised):
         if self.max_useful_clients is None:
             return [*lines, "How many more clients would help is not known for this method and loss."]
         if math.isinf(self.max_useful_clients):
-            return [*lines, f"No bias stays as clients are added: more than {self.n_clients:,} help without end."]
-        return [
-            *lines,
-            f"More clients help up to about {self.max_useful_clients:,.0f}; there are {self.n_clients:,}.",
-        ]
+            end = (
+                "there is no noise either"
+                if self.variance == 0.0
+                else f"more than {self.n_clients:,} help without end"
+            )
+            return [*lines, f"No bias stays as clients are added: {end}."]
+        already = "" if self.max_useful_clients > self.n_clients else "already "
+        useful = f"{self.max_useful_clients:,.0f}; there are {already}{self.n_clients:,}"
+        return [*lines, f"More clients help up to about {useful}."]
 
     @property
     def _predicted(self) -> str:

@@ -24,7 +24,8 @@ from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.exact.law import ExactLaw, exact_law, is_quick
 
 AIM = 0.93  # of the target: errors of a few percent in what is measured do not miss it then
-WORK = 4e5  # local steps of a look, a few hundredths of a second; verifying takes up to fifty times as many
+WORK = 2e5  # local steps of a look, a hundredth of a second; verifying takes up to fifty times as many
+LOOKS = 100.0  # times WORK for all looks together: with dear rounds, the proposal has to do
 ACCURACY = 0.04  # relative standard error of a verified error
 SAMPLE = 4000  # records that private searches look at: errors differ by percents from errors of all records
 Make = Callable[[float, int], Method]  # γ, H → the method with these settings
@@ -71,9 +72,9 @@ class Outcome(NamedTuple):
 
     gamma: float
     H: int
-    rounds: int | None
-    cost: float
-    error: float
+    rounds: int | None = None
+    cost: float = math.inf
+    error: float = math.inf
 
     @property
     def value(self) -> Value:
@@ -87,11 +88,6 @@ class Verified(NamedTuple):
     method: Method
     curve: ErrorCurve
     law: ExactLaw | None = None
-
-    def far_below(self, T: int, target: float) -> bool:
-        """Return whether a smaller step size may do: the error is far below the target, and precise."""
-        error = self.curve.errors[T]
-        return bool(error < 0.6 * target and self.curve.spread[T] <= 0.05 * error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +128,17 @@ class Request:
         """Return the cheapest of the settings around others, as far as short simulations say."""
         assert begin.rounds is not None
         seen: dict[tuple[float, int], Outcome] = {}
-        length = begin.rounds * begin.gamma * begin.H
+        length, spent = begin.rounds * begin.gamma * begin.H, 0.0
 
         def ask(at: Settings) -> Value:
+            nonlocal spent
             gamma, H = at[0], int(np.clip(round(at[1]), 1, self.most_local_steps))
             if (gamma, H) not in seen:
-                limit = min([most_cost, *(one.cost for one in seen.values())])
-                seen[gamma, H] = self._look(make, gamma, H, length / (gamma * H), limit, averaged=averaged)
+                if spent > LOOKS * WORK:
+                    return 2.0, math.inf
+                limit, guess = min([most_cost, *(one.cost for one in seen.values())]), length / (gamma * H)
+                seen[gamma, H], work = self._look(Outcome(gamma, H), make, guess, limit, averaged=averaged)
+                spent += work
             return seen[gamma, H].value
 
         moves = ((1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))
@@ -150,17 +150,17 @@ class Request:
         return min(seen.values(), key=lambda one: one.value)
 
     def _look(
-        self, make: Make, gamma: float, H: int, guess: float, most_cost: float, *, averaged: bool
-    ) -> Outcome:
-        """Run a method until its mean error is at the aim; a guess of the rounds sets the repetitions."""
-        method = make(gamma, H)
+        self, at: Outcome, make: Make, guess: float, most_cost: float, *, averaged: bool
+    ) -> tuple[Outcome, float]:
+        """Run a method until its mean error is at the aim, and return the work; `guess` sets the repetitions."""
+        method = make(at.gamma, at.H)
         each, subject = self.cost(method), Subject(self.problem, method, self.batches, self.optimum)
         most = int(min(self.most_rounds, most_cost / each))
-        nothing = Outcome(gamma, H, None, math.inf, math.inf)
         if most < 1:
-            return nothing
+            return at, 0.0
         R = subject.repetitions(WORK / max(1.0, min(guess, most)), 4, 400)
-        most = min(most, max(32, int(30 * WORK / (R * subject.work))))  # of settings that are far too slow
+        slow = max(3.0 * guess + 8.0, 10.0 * WORK / (R * subject.work))  # rounds of settings that are far too slow
+        most = int(min(most, slow))
         meter, smooth, sums = Meter(self.optimum, averaged=averaged), [math.inf], [0.0]
 
         def look(round: int, theta: Array) -> bool:
@@ -177,11 +177,11 @@ class Request:
         try:
             subject.follow(look, rounds=most, repetitions=R)
         except Diverged:
-            return nothing
-        if smooth[-1] > self.aim:
-            return nothing._replace(error=min(smooth))
-        T = len(smooth) - 1
-        return Outcome(gamma, H, T, T * each, smooth[-1])
+            return at, len(smooth) * R * subject.work
+        T, error = len(smooth) - 1, min(smooth)
+        if error <= self.aim:
+            at = at._replace(rounds=T, cost=T * each)
+        return at._replace(error=error), T * R * subject.work
 
     def settled(self, make: Make, best: Outcome, *, averaged: bool) -> Verified:
         """Verify settings, and return their rounds up to the first at the aim; raise OutOfReach if there is none.
@@ -190,34 +190,37 @@ class Request:
         reach it in as many rounds, small ones are safer.
         """
         assert best.rounds is not None
-        gamma, rounds = best.gamma, float(best.rounds)
+        gamma, most, exact = best.gamma, math.ceil(1.3 * best.rounds) + 1, not averaged
         for _ in range(8):
-            most, falls = min(self.most_rounds, math.ceil(1.3 * rounds) + 1), False
-            try:
-                found = self._verified(make(gamma, best.H), most, averaged=averaged)
-                T = found.curve.first(self.aim, self.target)
-                factor = 0.8
-                while T is not None and found.far_below(T, self.target) and factor < 0.96:
-                    slower = self._verified(make(factor * gamma, best.H), T, averaged=averaged)
-                    if slower.curve.first(self.aim, self.target) is None:
-                        factor = math.sqrt(factor)
-                    else:
-                        found, gamma = slower, factor * gamma
+            most, lowest = min(self.most_rounds, most), math.inf
+            found = self._verified(make(gamma, best.H), most, averaged=averaged, exact=exact)
+            if found is not None:
+                exact, T = found.law is not None, found.curve.first(self.aim, self.target)
                 if T is not None:
-                    return found._replace(curve=found.curve.until(T))
-                falls = bool(found.curve.errors[-1] < 0.9 * found.curve.errors[most // 2])
-            except Diverged:
-                pass
-            if falls and most < self.most_rounds:
-                rounds *= 1.5
+                    break
+                if found.curve.falls(self.aim) and most < self.most_rounds:
+                    most = math.ceil(1.5 * most)
+                    continue
+                lowest = float(found.curve.errors.min())
+            factor = float(np.clip(0.9 * self.aim / lowest, 0.4, 0.8))  # noise grows as γ does
+            gamma, most = factor * gamma, math.ceil(most / factor)
+        else:
+            raise OutOfReach(
+                f"a squared error of {self.target:g} is out of reach within {self.most_rounds:,} rounds"
+            )
+        factor = 0.8
+        while factor < 0.96 and found.curve.errors[T] < 0.6 * self.target and found.curve.is_precise(T):
+            slower = self._verified(make(factor * gamma, best.H), T, averaged=averaged, exact=exact)
+            if slower is None or slower.curve.first(self.aim, self.target) is None:
+                factor = math.sqrt(factor)
             else:
-                gamma, rounds = 0.8 * gamma, 1.25 * rounds
-        raise OutOfReach(f"a squared error of {self.target:g} is out of reach within {self.most_rounds:,} rounds")
+                found, gamma = slower, factor * gamma
+        return found._replace(curve=found.curve.until(T))
 
-    def _verified(self, method: Method, rounds: int, *, averaged: bool) -> Verified:
-        """Return a precise curve: the exact one if it is quick, or the mean of as many repetitions as it takes."""
+    def _verified(self, method: Method, rounds: int, *, averaged: bool, exact: bool) -> Verified | None:
+        """Return a precise curve, the exact one if it is quick, or the mean of runs; None if they diverge."""
         try:
-            if not averaged and is_quick(self.problem, method, self.batches, rounds):
+            if exact and is_quick(self.problem, method, self.batches, rounds):
                 law = exact_law(self.problem, method, self.batches, rounds=rounds)
                 assert law.curve is not None
                 return Verified(method, ErrorCurve(law.curve, np.zeros_like(law.curve)), law)
@@ -226,12 +229,17 @@ class Request:
         subject = Subject(self.problem, method, self.batches, self.optimum)
 
         def enough(curve: ErrorCurve, repetitions: int) -> bool:
-            T = curve.first(self.aim, self.target) or rounds
-            spent = repetitions * rounds * subject.work
-            return bool(curve.spread[T] <= ACCURACY * curve.errors[T]) or spent > 50 * WORK
+            T = curve.first(self.aim, self.target)
+            at = 1 + int(curve.errors[1:].argmin()) if T is None else T
+            most = 10 * WORK if T is None else 50 * WORK
+            return (
+                bool(curve.spread[at] <= ACCURACY * curve.errors[at]) or repetitions * rounds * subject.work > most
+            )
 
-        # fewer than eight repetitions may agree by chance
-        curve = measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged, least=8)
+        try:  # fewer than eight repetitions may agree by chance
+            curve = measured_curve(subject, rounds, work=8 * WORK, enough=enough, averaged=averaged, least=8)
+        except Diverged:
+            return None
         return Verified(method, curve)
 
 

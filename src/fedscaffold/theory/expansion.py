@@ -1,7 +1,7 @@
 """The paper's first-order formulas for Scaffold's stationary law, in small γH."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,7 +13,23 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.theory.exact.linear_method import PlainMethod, plain_method
+
+
+class PlainMethod(NamedTuple):
+    """Scaffold or FedAvg with all clients and one number of local steps."""
+
+    scaffold: bool  # whether clients keep control variates
+    gamma: float
+    H: int
+
+
+def plain_method(method: Method, n_clients: int) -> PlainMethod | None:
+    """Return γ and H of Scaffold, GradientScaffold or FedAvg with all clients and one H; None for others."""
+    scaffold = {"scaffold": True, "gradient_scaffold": True, "fedavg": False}.get(method.kind)
+    if scaffold is None or method.participants(n_clients) < n_clients:
+        return None
+    steps = method.local_step_counts(n_clients, np.full(1, 0.5))
+    return PlainMethod(scaffold, method.step_size, int(steps[0, 0])) if steps.size == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.exact.dense import LARGEST, Rounds, stationary
-from fedscaffold.theory.exact.linear_method import LinearMethod, linear_method, plain_method
+from fedscaffold.theory.exact.linear_method import LinearMethod, linear_method
 from fedscaffold.theory.exact.many_clients import ManyClients
 from fedscaffold.theory.exact.quadratic import (
     MeanSystems,
@@ -24,6 +24,7 @@ from fedscaffold.theory.exact.quadratic import (
     noise_factors,
     quadratic,
 )
+from fedscaffold.theory.expansion import plain_method
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

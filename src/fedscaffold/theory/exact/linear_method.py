@@ -7,7 +7,7 @@ covered too.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -56,23 +56,6 @@ class LinearMethod:
     def n_client(self) -> int:
         """J, the number of fields of a client."""
         return self.update_sent.size
-
-
-class PlainMethod(NamedTuple):
-    """Scaffold or FedAvg with all clients and one number of local steps."""
-
-    scaffold: bool  # whether clients keep control variates
-    gamma: float
-    H: int
-
-
-def plain_method(method: Method, n_clients: int) -> PlainMethod | None:
-    """Return γ and H of Scaffold, GradientScaffold or FedAvg with all clients and one H; None for others."""
-    scaffold = {"scaffold": True, "gradient_scaffold": True, "fedavg": False}.get(method.kind)
-    if scaffold is None or method.participants(n_clients) < n_clients:
-        return None
-    steps = method.local_step_counts(n_clients, np.full(1, 0.5))
-    return PlainMethod(scaffold, method.step_size, int(steps[0, 0])) if steps.size == 1 else None
 
 
 def linear_method(method: Method, weights: Array) -> LinearMethod:
