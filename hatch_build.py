@@ -51,7 +51,7 @@ def compile_library(output: Path) -> None:
     any_machine = ["-mcpu=baseline"]  # zig compiles for the processor at hand otherwise
     c, cpp = compilers() or ([*zig, "cc", *any_machine], [*zig, "c++", *any_machine])
     intel = platform.machine().lower() in ("x86_64", "amd64")
-    kernels = {"portable": []}
+    kernels: dict[str, list[str]] = {"portable": []}
     if intel:  # whose machines without AVX2 spend their time in the C library's fused products
         kernels = {"portable": ["-O1"], "avx2": AVX2, "avx512": AVX512}
     with tempfile.TemporaryDirectory() as folder:
