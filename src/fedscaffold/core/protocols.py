@@ -60,10 +60,21 @@ class HasClippedGradient(Protocol):
 
 @runtime_checkable
 class HasBatchLoss(Protocol):
-    """A problem whose loss JAX can differentiate; what the JAX engine asks of it."""
+    """A problem whose loss JAX or PyTorch can differentiate; what their engines ask of it."""
 
-    batch_loss: Any  # batch_loss(θ, records) → mean loss of a batch, a hashable object without data
+    engine: str  # "jax" or "torch"
+    batch_loss: Any  # the loss of a batch as a function of θ, without data
     records: Any  # all clients' records one after another, a tree of arrays
+
+
+@runtime_checkable
+class HasDropout(Protocol):
+    """A problem whose local steps draw more than records: gradients take `dropout`'s numbers as `uniform`."""
+
+    drops: int  # numbers per record; 0 for none
+
+    def dropout(self, stream: Stream, step: int, records: int) -> Array:
+        """Return the numbers of a local step, (records, drops)."""
 
 
 @runtime_checkable
