@@ -14,6 +14,7 @@ from tests.federation.test_protocol import METHODS
 from tests.samples import make, tables
 
 torch = optional("torch")
+Module: Any = torch.nn.Module
 
 SIZES = (6, 9, 4, 7, 5)
 MORE_METHODS = [
@@ -22,7 +23,7 @@ MORE_METHODS = [
     fs.Tamuna(step_size=0.1, communication_probability=0.3, owners=2),
     fs.RandProx(step_size=0.1, communication_probability=0.3, share=0.5),
     fs.AmplifiedScaffold(step_size=0.1, local_steps=3, window=2),
-    fs.ServerOptimizer(fs.Scaffold(step_size=0.1, local_steps=3), rule="adam", step_size=0.1),
+    fs.ServerOptimizer(method=fs.Scaffold(step_size=0.1, local_steps=3), optimizer="adam", learning_rate=0.1),
 ]
 DOUBLE = fs.engines.Torch(dtype="float64")
 
@@ -155,7 +156,7 @@ def test_dropped_records_can_be_clipped() -> None:
 
 @pytest.mark.parametrize("module", ["in-place", "branch", "lstm"])
 def test_modules_that_vmap_cannot_run_run_one_by_one(module: str) -> None:
-    class InPlace(torch.nn.Module):  # type: ignore[misc]
+    class InPlace(Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(4, 3)
@@ -169,7 +170,7 @@ def test_modules_that_vmap_cannot_run_run_one_by_one(module: str) -> None:
         def forward(self, x: Any) -> Any:
             return self.layer(x) if float(self.layer.bias.sum()) > 100.0 else 2.0 * self.layer(x)
 
-    class Recurrent(torch.nn.Module):  # type: ignore[misc]
+    class Recurrent(Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.LSTM(1, 3, batch_first=True)
@@ -267,7 +268,7 @@ def test_shards_of_ray_agree() -> None:
 def test_what_it_cannot_do_is_rejected() -> None:
     problem, table = glm("ridge")
     method = fs.Scaffold(step_size=0.01, local_steps=2)
-    with pytest.raises(fs.InvalidInput, match="the torch engine runs problems.Torch, not 'ridge'"):
+    with pytest.raises(fs.InvalidInput, match=r"the torch engine runs problems\.Torch, not 'ridge'"):
         fs.run(table, method, rounds=1, engine="torch")
     for engine in ("jax", "native"):
         with pytest.raises(fs.InvalidInput, match="use engine="):

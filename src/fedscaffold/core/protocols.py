@@ -1,6 +1,6 @@
 """The interfaces between rooms: problems, methods, engines, clients, observers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -355,3 +355,13 @@ class Observer(Protocol):
 
     def watch(self, problem: Any) -> Watch:
         """Return a function (round, θ, previous value) → value, with one row per repetition."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """A place that what a run records is sent to, such as those of `fedscaffold.trackers`."""
+
+    def open(
+        self, settings: Mapping[str, Any]
+    ) -> AbstractContextManager[Callable[[int, Mapping[str, Array]], object]]:
+        """Start with the run's settings, plain values by name; yield a function of (round, recorded values)."""

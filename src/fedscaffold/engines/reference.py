@@ -61,7 +61,7 @@ class Reference:
             check_drawable(batches)
         if batches.size is None and isinstance(problem, HasMeanField):
             problem = problem.mean_field()
-        gradient = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
+        gradient: Any = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
         noise = _secret_noise if self.secret_noise else step_noise
 
         def local_sgd(

@@ -13,7 +13,7 @@ from fedscaffold.core.checks import choice, given, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.privacy import RecordLevel
-from fedscaffold.core.protocols import HasBatchLoss, LocalSgd
+from fedscaffold.core.protocols import LocalSgd
 from fedscaffold.core.random.noise import dropout_numbers, step_noises
 from fedscaffold.core.random.normals import client_words
 from fedscaffold.core.random.stream import Batches, Stream, scaled, shuffled
@@ -79,7 +79,7 @@ class TorchEngine:
     ) -> Iterator[LocalSgd]:
         """Copy the records to the device and yield the local steps."""
         torch = load_optional("torch", "the torch engine needs PyTorch", extra="torch")
-        if not (isinstance(problem, HasBatchLoss) and problem.engine == "torch"):
+        if getattr(problem, "engine", None) != "torch":
             raise InvalidInput(f"the torch engine runs problems.Torch, not {problem.kind!r}; use engine='auto'")
         if privacy is not None:
             check_clippable(problem)
@@ -115,7 +115,7 @@ class TorchEngine:
                 return torch.stack(each)
             share = None
             if batches.size is None and not equal:
-                share = there((np.arange(batch) < counts[:, None]) / counts[:, None])
+                share = there((np.arange(counts.max()) < counts[:, None]) / counts[:, None])
             axes = (0, 0, None if share is None else 0, None if uniform is None else 0)
             return flat.map(gradient, axes)(theta, records, share, uniform)
 
@@ -142,8 +142,8 @@ class TorchEngine:
                         uniform = torch.as_tensor(draws.dropout(first_step + h, counts, flat.dropped)).to(device)
                     slope = gradients(local, records, counts, uniform) + xi
                     if privacy is not None:
-                        scale = (privacy.noise / counts)[:, None]
-                        slope += there(scale * draws.noise(first_step + h, problem.dim))
+                        scale = privacy.noise / counts
+                        slope += there(scale[:, None] * draws.noise(first_step + h, problem.dim))
                     if reference is not None:
                         slope -= gradients(reference, records, counts, uniform)
                     if pull:

@@ -381,8 +381,6 @@ def joined(
         raise InvalidInput("clients must be a sequence with one tree of arrays per client") from None
     if not each:
         raise InvalidInput("there are no clients: clients is empty")
-    first: list[Any]
-    structure: Any
     first, structure = flatten(each[0])
     if not first:
         raise InvalidInput("client 0 holds no arrays")
