@@ -16,6 +16,7 @@ import fedscaffold as fs
 from fedscaffold.core import npz
 from fedscaffold.core.types import Array
 from fedscaffold.flower import nodes as nodes_module
+from tests.extras import optional
 from tests.flower.grid import FakeGrid, Node
 from tests.flower.loopback import Loopback
 
@@ -133,7 +134,7 @@ def test_hospitals_on_loopback(tables: Path) -> None:
 @pytest.mark.slow
 def test_scaffold_is_ahead_on_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the app's page says; skipped where PyTorch is missing."""
-    torch = pytest.importorskip("torch")
+    torch = optional("torch")
     reached = {}
     for method in ("Scaffold", "FedAvg"):
         run_here(monkeypatch, TORCH, "digits", settings(TORCH, folder=str(tmp_path), method=method))

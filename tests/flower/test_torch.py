@@ -1,4 +1,4 @@
-"""PyTorch clients: the simulation's numbers in float64, and refusals. Skipped where PyTorch is missing."""
+"""PyTorch clients: the simulation's numbers in float64, and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.federation import LocalTask
+from tests.extras import optional
 from tests.federation.federation import Federation
 from tests.federation.test_protocol import METHODS
 from tests.samples import make
 
-torch = pytest.importorskip("torch")
+torch = optional("torch")
 
 from fedscaffold.flower.torch import CorrectedSGD, Training, TrainingTask, get_parameters, set_parameters  # noqa: E402
 

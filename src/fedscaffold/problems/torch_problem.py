@@ -60,16 +60,16 @@ class Torch(LossProblem):
 
     Examples
     --------
-    >>> import numpy as np, torch  # doctest: +SKIP
+    >>> import numpy as np
+    >>> import torch
     >>> import fedscaffold as fs
-    >>> rng = np.random.default_rng(0)  # doctest: +SKIP
-    >>> clients = [(rng.normal(size=(20, 4)), rng.integers(0, 3, size=20)) for _ in range(5)]  # doctest: +SKIP
-    >>> problem = fs.problems.Torch(
-    ...     torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(reduction="none"), clients
-    ... )  # doctest: +SKIP
-    >>> method = fs.Scaffold(step_size=0.1, local_steps=10)  # doctest: +SKIP
-    >>> trace = fs.run(problem, method, rounds=5, batch_size=4, record=("loss", "accuracy"))  # doctest: +SKIP
-    >>> problem.module(trace.theta)  # doctest: +SKIP
+    >>> rng = np.random.default_rng(0)
+    >>> clients = [(rng.normal(size=(20, 4)), rng.integers(0, 3, size=20)) for _ in range(5)]
+    >>> loss = torch.nn.CrossEntropyLoss(reduction="none")
+    >>> problem = fs.problems.Torch(torch.nn.Linear(4, 3), loss, clients)
+    >>> method = fs.Scaffold(step_size=0.1, local_steps=10)
+    >>> trace = fs.run(problem, method, rounds=5, batch_size=4, record=("loss", "accuracy"))
+    >>> problem.module(trace.theta)
     Linear(in_features=4, out_features=3, bias=True)
     """
 
