@@ -83,11 +83,9 @@ class TorchEngine:
             raise InvalidInput(f"the torch engine runs problems.Torch, not {problem.kind!r}; use engine='auto'")
         if privacy is not None:
             check_clippable(problem)
-        from fedscaffold.problems.torch_autodiff import converted
-
         dtype, device = getattr(torch, self.dtype or problem.dtype), self._device(torch)
         flat = problem.batch_loss.like(dtype, device)
-        table = tuple(converted(column, dtype, device) for column in problem.records)
+        table = tuple(flat.there(column) for column in problem.records)
         sizes, begins = problem.sizes, problem.offsets[:-1]
         equal = bool((sizes == sizes[0]).all())
         batch = batches.size or int(sizes.max())

@@ -54,6 +54,7 @@ class ModuleLoss:
 
     def __init__(self, module: Any, loss: Callable[[Any, Any], Any], l2: float) -> None:
         self.loss, self.l2 = loss, l2
+        self.dtype, self.device = torch.float64, "cpu"
         self.module = copy.deepcopy(module).train()
         self.still = copy.deepcopy(module).eval()  # of which losses and accuracies are measured
         self.names = [name for name, p in module.named_parameters() if p.requires_grad]
@@ -83,8 +84,13 @@ class ModuleLoss:
     def like(self, dtype: Any, device: Any) -> "ModuleLoss":
         """Return the same loss on a device, for vectors and records of a precision."""
         other = copy.copy(self)
-        other.constants = {name: converted(values, dtype, device) for name, values in self.constants.items()}
+        other.dtype, other.device = dtype, device
+        other.constants = {name: other.there(values) for name, values in self.constants.items()}
         return other
+
+    def there(self, values: Any) -> Any:
+        """Return an array or a tensor on the device: floating-point numbers in the precision, others as int64."""
+        return converted(values, self.dtype, self.device)
 
     def unravel(self, theta: Any) -> dict[str, Any]:
         """Return the tensors by name that a vector stands for."""

@@ -229,13 +229,13 @@ class Torch(LossProblem):
 
         from fedscaffold.problems import torch_autodiff
 
+        flat = self.batch_loss.like(torch.float64, "cpu")
+
         def there(argument: Any) -> Any:
             if isinstance(argument, tuple):
                 return tuple(there(part) for part in argument)
-            is_array = isinstance(argument, np.ndarray)
-            return torch_autodiff.converted(argument, torch.float64, "cpu") if is_array else argument
+            return flat.there(argument) if isinstance(argument, np.ndarray) else argument
 
-        flat = self.batch_loss.like(torch.float64, "cpu")
         point = there(np.asarray(theta, dtype=np.float64))
         return getattr(torch_autodiff, name)(flat, point, *map(there, arguments)).detach().numpy()
 
