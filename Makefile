@@ -15,12 +15,18 @@ reproduce: .venv/ready
 
 # Lint and tests at the same time; one process more than there are cores, since tests of federations and workers
 # mostly wait for other processes; in the order of the folders, so that files with one long test do not come last.
-test: browser
+test: browser $(if $(filter true,$(CI)),.venv/ci)
 	$(MAKE) --no-print-directory --jobs 2 lint pytest
 
 pytest: .venv/ready
 	$(BIN)/pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder \
 	    -m "not slow"
+
+# Where CI=true the tests of PyTorch and of trackers run, and fail if they would be skipped. Elsewhere they run if
+# these packages are installed: on Linux, PyTorch may bring gigabytes for graphics cards.
+.venv/ci: .venv/ready
+	$(BIN)/pip install --quiet torch==2.13.0 tensorboard mlflow-skinny wandb
+	touch $@
 
 # The pages of reports are tested in Chromium; without it these tests are skipped, and fail where CI=true.
 browser: .venv/ready

@@ -10,6 +10,7 @@ import matplotlib as mpl
 import pytest
 
 import fedscaffold as fs
+from tests.extras import optional
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -39,6 +40,8 @@ def run_blocks(page: Path) -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "import torch" in page.read_text():
+        optional("torch")
     monkeypatch.chdir(tmp_path)
     mpl.use("agg")
     for printed, expected in run_blocks(page):

@@ -30,12 +30,14 @@ LIBRARY = {
     "reports",
     "federation",
     "privacy",
+    "trackers",
 }
 STUDIES = {"paper", "benchmarking"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     **{room: {"core", room} for room in ("core", "problems", "methods", "engines", "conformance")},
     "privacy": {"core", "privacy"},
+    "trackers": {"core", "trackers"},
     "data": {"core", "problems", "data"},
     "inference": {"core", "problems", "inference"},
     "simulation": {"core", "engines", "simulation"},
@@ -90,6 +92,10 @@ HEAVY = (
     "ray",
     "flwr",
     "dp_accounting",
+    "torch",
+    "mlflow",
+    "tensorboard",
+    "wandb",
 )
 MAY_IMPORT["cli"] |= {"flower", "dashboard"}  # the outermost door
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         simulation,
         sklearn,
         theory,
+        trackers,
     )
     from fedscaffold.core.errors import (
         CheckpointMismatch,
@@ -104,6 +105,7 @@ __all__ = [
     "sklearn",
     "staged",
     "theory",
+    "trackers",
 ]
 __version__ = "0.1.0"
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 # packages that people ask for by name, with an extra for each
-ASKED_FOR = {"jax", "optax", "ray", "matplotlib", "torch"}
+ASKED_FOR = {"jax", "optax", "ray", "matplotlib", "PIL", "torch", "tensorboard", "mlflow", "wandb"}
 
 
 def imported(file: Path) -> Iterator[str]:

@@ -18,6 +18,8 @@ SPLITS: dict[str, Split] = {
     "iid": lambda X, y, **options: partition.iid(y, **options),
     "dirichlet 0.01": lambda X, y, **options: partition.dirichlet(y, alpha=0.01, **options),
     "dirichlet 1": lambda X, y, **options: partition.dirichlet(y, alpha=1, **options),
+    "shards": lambda X, y, **options: partition.shards(y, labels=1, **options),
+    "similarity": lambda X, y, **options: partition.similarity(y, share=0.5, **options),
     "quantity 0.01": lambda X, y, **options: partition.quantity(y, alpha=0.01, **options),
     "quantity 1": lambda X, y, **options: partition.quantity(y, alpha=1, **options),
     "shift": lambda X, y, **options: partition.feature_shift(X, strength=0.7, **options),
@@ -108,6 +110,36 @@ def test_quantity_skew_leaves_the_classes_alone() -> None:
     assert even.skew < 0.05
 
 
+def test_shards_give_each_client_few_classes_and_equally_many_rows() -> None:
+    y = np.repeat(np.arange(10), 200)
+    for labels in (1, 2, 5):
+        found = partition.summary(partition.shards(y, n_clients=20, labels=labels, seed=0), y)
+        assert set(found.rows.tolist()) == {100}
+        shards = found.counts / (100 // labels)
+        np.testing.assert_array_equal(shards, shards.round())  # 200 rows of a class are whole shards
+        assert (found.counts > 0).sum(axis=1).max() <= labels
+    classes = (partition.summary(partition.shards(y, n_clients=20, labels=2, seed=0), y).counts > 0).sum(axis=1)
+    assert classes.mean() > 1.5  # two shards of one class are rare
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_similarity_is_the_share_that_is_dealt_out_at_random(share: float) -> None:
+    """With ten clients and classes of equal size, a client has its class's rest and a tenth of what is shared."""
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 400))
+    found = partition.summary(partition.similarity(y, n_clients=10, share=share, seed=0), y)
+    assert set(found.rows.tolist()) == {400}
+    wanted = np.full((10, 10), 40.0 * share) + np.diag(np.full(10, 400.0 * (1.0 - share)))
+    np.testing.assert_allclose(found.counts, wanted, atol=45 if share else 0)  # classes' rests differ at random
+    assert found.skew == pytest.approx(0.9 * (1.0 - share), abs=0.06)
+
+
+def test_natural_clients_are_the_values_of_a_column() -> None:
+    ids = partition.natural(["b", "a", "c", "a"])
+    assert ids.tolist() == [1, 0, 2, 0]
+    with pytest.raises(InvalidInput, match="client b has 1 rows, fewer than min_rows=2"):
+        partition.natural(["b", "a", "a"], min_rows=2)
+
+
 def test_feature_shift_sorts_by_the_principal_direction() -> None:
     rng = np.random.default_rng(0)
     direction = np.array([3.0, -4.0]) / 5
@@ -162,6 +194,14 @@ def test_summary() -> None:
         (lambda: partition.iid([1, 2], n_clients=1, seed=-1), "seed must be a whole number of at least 0"),
         (lambda: partition.iid([1, 2], n_clients=1, seed=0, min_rows=0), "min_rows must be a whole number"),
         (lambda: partition.dirichlet([1, 2], n_clients=1, alpha=0, seed=0), "alpha must be a positive number"),
+        (
+            lambda: partition.shards([1, 2, 1], n_clients=1, labels=4, seed=0),
+            "3 rows are too few for 1 clients with 4 shards each",
+        ),
+        (
+            lambda: partition.similarity([1, 2], n_clients=1, share=10, seed=0),
+            "share must be between 0 and 1, got 10",
+        ),
         (lambda: partition.quantity([1, 2], n_clients=1, alpha=-1, seed=0), "alpha must be a positive number"),
         (
             lambda: partition.feature_shift([[1.0]] * 4, n_clients=2, strength=2, seed=0),

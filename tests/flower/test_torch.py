@@ -1,4 +1,4 @@
-"""PyTorch clients: the simulation's numbers in float64, and refusals. Skipped where PyTorch is missing."""
+"""PyTorch clients: the simulation's numbers in float64, and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.federation import LocalTask
+from tests.extras import optional
 from tests.federation.federation import Federation
 from tests.federation.test_protocol import METHODS
 from tests.samples import make
 
-torch = pytest.importorskip("torch")
+torch = optional("torch")
 
 from fedscaffold.flower.torch import CorrectedSGD, Training, TrainingTask, get_parameters, set_parameters  # noqa: E402
 
@@ -52,6 +53,32 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method) -> 
     federation.run(5)
     simulated = federation.simulated(5)
     np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_a_federation_of_modules_is_the_simulation_and_its_own_training_loop(
+    tmp_path: Path, method: Method
+) -> None:
+    """`problems.Torch` on each client, against the same on all of them, and against a loop in plain PyTorch."""
+    table = make("logistic", SIZES, 3)
+    layer = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    torch.nn.init.zeros_(layer.weight)
+
+    def loss(output: Any, target: Any) -> Any:
+        return torch.nn.functional.softplus(-target * output[:, 0])
+
+    clients = list(
+        zip(np.split(table.x, table.offsets[1:-1]), np.split(table.y, table.offsets[1:-1]), strict=True)
+    )
+    problem: Any = fs.problems.Torch(layer, loss, clients, l2=table.l2)
+    federation = Federation(tmp_path / "modules", problem, method)
+    federation.run(4)
+    theta = federation.ledger.server.theta
+    np.testing.assert_allclose(theta, federation.simulated(4).theta, rtol=0, atol=1e-12)
+    if not isinstance(method, ANCHORED):
+        loops = TorchFederation(tmp_path / "loops", table, method)
+        loops.run(4)
+        np.testing.assert_allclose(theta, loops.ledger.server.theta, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", [each for each in METHODS if isinstance(each, ANCHORED)], ids=repr)

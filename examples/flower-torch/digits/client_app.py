@@ -1,21 +1,18 @@
 """A client: its images, the network, and the client app."""
 
-from functools import partial
-
 import torch
 from flwr.app import Context
 
+import fedscaffold as fs
 from digits import task
 from fedscaffold import flower
-from fedscaffold.flower.torch import Training
 
 torch.set_num_threads(1)  # simulated clients share the machine
 
 
-def load(context: Context) -> Training:
-    """Return the client's images and the training loop; its parameters come from the server."""
-    data = task.data_of(flower.client_of(context), context.run_config)
-    return Training(task.network(seed=0), partial(task.train, data=data), n_rows=len(data[1]))
+def load(context: Context) -> fs.problems.Torch:
+    """Return the client's images and network; its parameters come from the server."""
+    return task.problem_of(task.data_of(flower.client_of(context), context.run_config))
 
 
 def state_dir(context: Context) -> str:

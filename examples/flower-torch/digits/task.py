@@ -1,4 +1,4 @@
-"""The network, its data and how it is trained: plain PyTorch, except for the optimizer."""
+"""The network, its data, and both as a client's problem."""
 
 from functools import cache
 from typing import Any
@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
-from torch.nn import functional
 
+import fedscaffold as fs
 from fedscaffold.data import partition
-from fedscaffold.flower.torch import CorrectedSGD, TrainingTask
 
 Data = tuple[torch.Tensor, torch.Tensor]
 
@@ -39,13 +38,9 @@ def data_of(client: int, config: Any) -> Data:
     return x[own], y[own]
 
 
-def train(model: torch.nn.Module, optimizer: CorrectedSGD, task: TrainingTask, data: Data) -> None:
-    """Run a plain training loop; `task.rows` draws each step's images from the run's seed."""
-    x, y = data
-    for rows in task.rows(len(y)):
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x[rows]), y[rows]).backward()
-        optimizer.step()
+def problem_of(data: Data) -> fs.problems.Torch:
+    """Return one client's training: the engine draws each step's images from the run's seed."""
+    return fs.problems.Torch(network(seed=0), torch.nn.CrossEntropyLoss(reduction="none"), [data])
 
 
 def accuracy(model: torch.nn.Module) -> float:

@@ -18,8 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedscaffold import methods
-from fedscaffold.core.checks import choice, did_you_mean
+from fedscaffold import methods, trackers
+from fedscaffold.core.checks import choice, did_you_mean, given
 from fedscaffold.core.display import load_matplotlib
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.files import check_writable
@@ -69,7 +69,7 @@ EngineName = Annotated[
     str,
     typer.Option(
         "--engine",
-        help="auto, native, jax, ray or reference; NAME:FIELD=VALUE,... for more, such as native:threads=2.",
+        help="auto, native, jax, torch, ray, reference; NAME:FIELD=VALUE,... for more, such as native:threads=2.",
     ),
 ]
 Clients = Annotated[int, typer.Option(help="Number of clients, even for the paper's problems.")]
@@ -216,6 +216,15 @@ def engine_of(text: str) -> Any:
     engine: Any = choose_engine(text.partition(":")[0])
     plain = [one.name for one in fields(engine) if isinstance(getattr(engine, one.name), int | str | None)]
     return replace(engine, **fields_of("engine", text, allowed=plain)[1])
+
+
+def tracker_of(text: str) -> Any:
+    """Parse tensorboard:DIR, mlflow:URI or wandb:PROJECT into a tracker."""
+    name, _, where = text.partition(":")
+    kinds = {"tensorboard": trackers.TensorBoard, "mlflow": trackers.MLflow, "wandb": trackers.Wandb}
+    if name not in kinds or not where:
+        raise InvalidInput(f"--track must be tensorboard:DIR, mlflow:URI or wandb:PROJECT, got {given(text)}")
+    return kinds[name](where)
 
 
 def problem_of(text: str) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The interfaces between rooms: problems, methods, engines, clients, observers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -60,10 +60,21 @@ class HasClippedGradient(Protocol):
 
 @runtime_checkable
 class HasBatchLoss(Protocol):
-    """A problem whose loss JAX can differentiate; what the JAX engine asks of it."""
+    """A problem whose loss JAX or PyTorch can differentiate; what their engines ask of it."""
 
-    batch_loss: Any  # batch_loss(θ, records) → mean loss of a batch, a hashable object without data
+    engine: str  # "jax" or "torch"
+    batch_loss: Any  # the loss of a batch as a function of θ, without data
     records: Any  # all clients' records one after another, a tree of arrays
+
+
+@runtime_checkable
+class HasDropout(Protocol):
+    """A problem whose local steps draw more than records: gradients take `dropout`'s numbers as `uniform`."""
+
+    drops: int  # numbers per record; 0 for none
+
+    def dropout(self, stream: Stream, step: int, records: int) -> Array:
+        """Return the numbers of a local step, (records, drops)."""
 
 
 @runtime_checkable
@@ -344,3 +355,13 @@ class Observer(Protocol):
 
     def watch(self, problem: Any) -> Watch:
         """Return a function (round, θ, previous value) → value, with one row per repetition."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """A place that what a run records is sent to, such as those of `fedscaffold.trackers`."""
+
+    def open(
+        self, settings: Mapping[str, Any]
+    ) -> AbstractContextManager[Callable[[int, Mapping[str, Array]], object]]:
+        """Start with the run's settings, plain values by name; yield a function of (round, recorded values)."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import given, not_negative, numbers, positive, seed_number, whole_number
+from fedscaffold.core.display import new_axes, plain_grid
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
@@ -62,19 +63,108 @@ def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows
     >>> partition.summary(clients, y).rows
     array([ 5,  2, 13])
     """
-    rows = _rows(y)
-    labels = np.asarray(y)
-    if labels.ndim != 1:
-        raise InvalidInput(f"y must have one label per row, got an array of shape {labels.shape}")
+    codes = _codes(y)
     positive("alpha", alpha)
-    rng = _generator(rows, n_clients, seed, min_rows)
-    _, codes = np.unique(labels, return_inverse=True)
-    ids = np.empty(rows, dtype=np.int64)
+    rng = _generator(codes.size, n_clients, seed, min_rows)
+    ids = np.empty(codes.size, dtype=np.int64)
     for code in range(int(codes.max()) + 1):
         members = rng.permutation(np.flatnonzero(codes == code))
         counts = rng.multinomial(members.size, rng.dirichlet(np.full(n_clients, float(alpha))))
         ids[members] = np.repeat(np.arange(n_clients), counts)
     return fill_up(ids, n_clients, min_rows, rng)
+
+
+def shards(y: ArrayLike, *, n_clients: int, labels: int, seed: int, min_rows: int = 2) -> Ids:
+    """Split with label skew: rows sorted by class are cut into equal shards, of which a client gets `labels`.
+
+    A client then has about `labels` classes, as in McMahan et al. (2017), and clients have equally many rows.
+
+    Parameters
+    ----------
+    y
+        Each row's class, of any kind.
+    n_clients, seed, min_rows
+        Number of clients, seed of NumPy's generator, and smallest number of rows of a client.
+    labels
+        Shards of a client.
+
+    Examples
+    --------
+    >>> from fedscaffold.data import partition
+    >>> y = [0, 0, 0, 0, 1, 1, 1, 1]
+    >>> partition.summary(partition.shards(y, n_clients=4, labels=1, seed=0), y).shares.max(axis=1)
+    array([1., 1., 1., 1.])
+    """
+    codes, rng = _codes(y), _generator(_rows(y), n_clients, seed, min_rows)
+    count = n_clients * whole_number("labels", labels, least=1)
+    if count > codes.size:
+        raise InvalidInput(f"{codes.size} rows are too few for {n_clients} clients with {labels} shards each")
+    cut = _dealt(_by_class(codes, rng), count)
+    ids: Ids = rng.permutation(np.arange(count) % n_clients)[cut]
+    return fill_up(ids, n_clients, min_rows, rng)
+
+
+def similarity(y: ArrayLike, *, n_clients: int, share: float, seed: int, min_rows: int = 2) -> Ids:
+    """Split with label skew: a share of the rows is dealt out at random, the others sorted by class and cut.
+
+    share = 0.1 is the similarity of 10 % of Karimireddy et al. (2020), 0 full skew and 1 no skew. Clients' numbers
+    of rows differ by two at most.
+
+    Parameters
+    ----------
+    y
+        Each row's class, of any kind.
+    n_clients, seed, min_rows
+        Number of clients, seed of NumPy's generator, and smallest number of rows of a client.
+    share
+        Share of the rows that are dealt out at random, between 0 and 1.
+
+    Examples
+    --------
+    >>> from fedscaffold.data import partition
+    >>> y = [0, 1] * 50
+    >>> [round(partition.summary(
+    ...     partition.similarity(y, n_clients=2, share=share, seed=0), y).skew, 1) for share in (0.0, 1.0)]
+    [0.5, 0.0]
+    """
+    codes, rng = _codes(y), _generator(_rows(y), n_clients, seed, min_rows)
+    if not_negative("share", share) > 1.0:
+        raise InvalidInput(f"share must be between 0 and 1, got {share!r}")
+    order, alike = rng.permutation(codes.size), round(share * codes.size)
+    ids = np.empty(codes.size, dtype=np.int64)
+    ids[order[:alike]] = _dealt(np.arange(alike), n_clients)
+    others = order[alike:]
+    ids[others] = _dealt(np.argsort(codes[others], kind="stable"), n_clients)
+    return fill_up(ids, n_clients, min_rows, rng)
+
+
+def natural(column: ArrayLike, *, min_rows: int = 1) -> Ids:
+    """Split by a column, such as the hospital or the writer: its values in ascending order are clients 0, 1, ...
+
+    Parameters
+    ----------
+    column
+        One value per row, of any kind.
+    min_rows
+        Smallest number of rows of a client.
+
+    Raises
+    ------
+    InvalidInput
+        If a client has fewer rows.
+
+    Examples
+    --------
+    >>> from fedscaffold.data import partition
+    >>> partition.natural(["B", "A", "B"])
+    array([1, 0, 1])
+    """
+    _rows(column)
+    names, ids, counts = np.unique(np.asarray(column), return_inverse=True, return_counts=True)
+    if counts.min(initial=min_rows) < whole_number("min_rows", min_rows, least=1):
+        few = names[counts.argmin()]
+        raise InvalidInput(f"client {few!s} has {counts.min()} rows, fewer than min_rows={min_rows}; leave it out")
+    return ids.astype(np.int64)
 
 
 def quantity(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows: int = 2) -> Ids:
@@ -175,6 +265,20 @@ class PartitionSummary:
         whole = self.counts.sum(axis=0) / self.counts.sum()
         return float(self.rows @ (0.5 * np.abs(self.shares - whole).sum(axis=1)) / self.rows.sum())
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw a bar of rows for each client, divided into classes, on matplotlib axes; return the axes."""
+        ax, below = new_axes(ax), np.zeros(len(self.clients))
+        for name, count in zip(self.classes, self.counts.T, strict=True):
+            ax.bar(np.arange(below.size), count, bottom=below, width=0.9, label=str(name))
+            below = below + count
+        ax.set_xlabel("client")
+        ax.set_ylabel("rows")
+        ax.margins(x=0)
+        plain_grid(ax)
+        if len(self.classes) <= 12:  # more do not fit beside the bars
+            ax.legend(frameon=False, title="class", bbox_to_anchor=(1.0, 1.0))
+        return ax
+
     def __str__(self) -> str:
         rows = self.rows
         span = f"{rows.min()} to {rows.max()} per client"
@@ -228,6 +332,21 @@ def _rows(y: ArrayLike) -> int:
         raise InvalidInput(f"y must have one entry per row, got {given(y)}") from None
 
 
+def _codes(y: ArrayLike) -> Ids:
+    """Return each row's class as a number, 0, 1, ..."""
+    _rows(y)
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise InvalidInput(f"y must have one label per row, got an array of shape {labels.shape}")
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def _by_class(codes: Ids, rng: np.random.Generator) -> Ids:
+    """Return an ordering of the rows by class, at random within a class."""
+    order = rng.permutation(codes.size)
+    return order[np.argsort(codes[order], kind="stable")]
+
+
 def _generator(rows: int, n_clients: int, seed: int, min_rows: int) -> np.random.Generator:
     n_clients = whole_number("n_clients", n_clients, least=1)
     seed = seed_number("seed", seed)
@@ -270,4 +389,14 @@ def _principal(features: Array) -> Array:
     return centred @ (direction * np.sign(direction[np.abs(direction).argmax()]))
 
 
-__all__: Sequence[str] = ["PartitionSummary", "dirichlet", "feature_shift", "iid", "quantity", "summary"]
+__all__: Sequence[str] = [
+    "PartitionSummary",
+    "dirichlet",
+    "feature_shift",
+    "iid",
+    "natural",
+    "quantity",
+    "shards",
+    "similarity",
+    "summary",
+]

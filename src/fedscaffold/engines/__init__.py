@@ -1,7 +1,7 @@
 """How the clients' local steps are computed.
 
 `reference` (plain NumPy) defines what is right, `native` (compiled) is fast and the default, `jax` differentiates
-any loss, `ray` divides the clients among workers, on one machine or many.
+any loss, `torch` runs PyTorch modules, `ray` divides the clients among workers, on one machine or many.
 """
 
 import os
@@ -20,26 +20,33 @@ if TYPE_CHECKING:
     from fedscaffold.engines.native.engine import Native
     from fedscaffold.engines.ray_ import Ray
     from fedscaffold.engines.reference import Reference
+    from fedscaffold.engines.torch_ import Torch
 
-__all__ = ["Jax", "Native", "Ray", "Reference", "choose_engine"]
+__all__ = ["Jax", "Native", "Ray", "Reference", "Torch", "choose_engine"]
 
 __getattr__ = load_on_demand(
     __name__,
-    {"Jax": "jax_.engine", "Native": "native.engine", "Ray": "ray_", "Reference": "reference"},
+    {
+        "Jax": "jax_.engine",
+        "Native": "native.engine",
+        "Ray": "ray_",
+        "Reference": "reference",
+        "Torch": "torch_",
+    },
 )
-CLASS_OF = {"native": "Native", "reference": "Reference", "jax": "Jax", "ray": "Ray"}
+CLASS_OF = {"native": "Native", "reference": "Reference", "jax": "Jax", "torch": "Torch", "ray": "Ray"}
 
 
 def choose_engine(engine: str | Engine, problem: Any = None, *, anchored: bool = False) -> Engine:
     """Return the engine of that name, the engine itself, or with "auto" the fastest one that can run the problem.
 
     "auto" takes the native engine if it knows the problem's loss (and, for methods that subtract gradients at an
-    anchor, how to do so), else JAX for a loss that JAX can differentiate, else the reference engine.
+    anchor, how to do so), else JAX or PyTorch for a loss that they differentiate, else the reference engine.
 
     Parameters
     ----------
     engine
-        "auto", "native", "jax", "reference", "ray", or an engine such as `engines.Native(threads=1)`.
+        "auto", "native", "jax", "torch", "reference", "ray", or an engine such as `engines.Native(threads=1)`.
     problem
         The problem to run, for "auto".
     anchored
@@ -68,7 +75,7 @@ def choose_engine(engine: str | Engine, problem: Any = None, *, anchored: bool =
             native = _make("native")
             if problem is None or native.supports(problem, anchored=anchored):
                 return native if _is_loaded() else _make("reference")
-            return _make("jax" if isinstance(problem, HasBatchLoss) else "reference")
+            return _make(problem.engine if isinstance(problem, HasBatchLoss) else "reference")
         if engine in CLASS_OF:
             return _make(engine)
         if engine == "numba":

@@ -18,7 +18,12 @@ def check_clippable(problem: Any) -> None:
     if not isinstance(problem, HasClippedGradient):
         raise InvalidInput(
             f"single records of {problem.kind!r} cannot be clipped; privacy=RecordLevel(...) is for generalised "
-            "linear and multinomial regression and problems.Differentiable"
+            "linear and multinomial regression, problems.Differentiable and problems.Torch"
+        )
+    if getattr(problem, "mixes_records", False):
+        raise InvalidInput(
+            "batch normalisation mixes the records of a batch, so that no record's gradient can be clipped; use "
+            "group or layer normalisation with privacy=RecordLevel(...)"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.privacy import RecordLevel
-from fedscaffold.core.protocols import HasMeanField, LocalSgd, NonUniformSampling, Streamed
+from fedscaffold.core.protocols import HasDropout, HasMeanField, LocalSgd, NonUniformSampling, Streamed
 from fedscaffold.core.random.draws import check_drawable, drawn_batches
 from fedscaffold.core.random.noise import secret_normals, step_noise
 from fedscaffold.core.random.normals import check_streamed
@@ -61,7 +61,7 @@ class Reference:
             check_drawable(batches)
         if batches.size is None and isinstance(problem, HasMeanField):
             problem = problem.mean_field()
-        gradient = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
+        gradient: Any = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
         noise = _secret_noise if self.secret_noise else step_noise
 
         def local_sgd(
@@ -82,13 +82,18 @@ class Reference:
                 steps_taken = range(first_step, first_step + int(steps[r, k]))
                 draws = _draws(problem, c, stream, steps_taken, batches)
                 for h, drawn in zip(steps_taken, draws, strict=True):
+                    more = {}
+                    if isinstance(problem, HasDropout) and problem.drops:
+                        more["uniform"] = problem.dropout(stream, h, drawn[0].size)
                     if privacy is None:
-                        slope = gradient(c, local[r, k], *drawn) + xi[r, k]
+                        slope = gradient(c, local[r, k], *drawn, **more) + xi[r, k]
                     else:
                         blur = privacy.noise / drawn[0].size * noise(stream, h, problem.dim)
-                        slope = problem.clipped_gradient(c, local[r, k], *drawn, privacy.clip, blur) + xi[r, k]
+                        slope = (
+                            problem.clipped_gradient(c, local[r, k], *drawn, privacy.clip, blur, **more) + xi[r, k]
+                        )
                     if anchor is not None:
-                        slope -= gradient(c, anchor[r], *drawn)
+                        slope -= gradient(c, anchor[r], *drawn, **more)
                     if pull:
                         slope += pull * (local[r, k] - begun[r, min(k, begun.shape[1] - 1)])
                     local[r, k] -= step_size * slope

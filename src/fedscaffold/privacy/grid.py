@@ -75,6 +75,8 @@ class OnGrid:
     """
 
     def __init__(self, problem: Any, privacy: RecordLevel) -> None:
+        if getattr(problem, "drops", 0):
+            raise InvalidInput("a site's private steps take no dropout; train a module without it")
         self.problem, self.noise = problem, noise_units(privacy.noise_multiplier)
 
     def __getattr__(self, name: str) -> Any:

@@ -7,6 +7,7 @@ from fedscaffold.problems.linear import GarnetTD, LinearSA, MarkovChains
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
 from fedscaffold.problems.streams import LogisticStream, RidgeStream
+from fedscaffold.problems.torch_problem import Torch
 
 __all__ = [
     "Differentiable",
@@ -20,6 +21,7 @@ __all__ = [
     "Poisson",
     "Ridge",
     "RidgeStream",
+    "Torch",
     "paper",
 ]
 

@@ -1,9 +1,6 @@
-"""A loss of trees of parameters and records as a function of one vector, with its derivatives by JAX.
+"""A loss of trees of parameters and records as a function of one vector, with its derivatives by JAX."""
 
-Trees that users hand over are checked first.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -13,54 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, offsets_of
+from fedscaffold.core.types import Array
 
 Tree = Any
-
-
-def joined(clients: Sequence[Tree]) -> tuple[Tree, NDArray[np.int64]]:
-    """Return every array with all clients' records one after another, and the clients' offsets."""
-    try:
-        each = list(clients)
-    except TypeError:
-        raise InvalidInput("clients must be a sequence with one tree of arrays per client") from None
-    if not each:
-        raise InvalidInput("there are no clients: clients is empty")
-    first: list[Any]
-    structure: Any
-    first, structure = jax.tree.flatten(each[0])
-    if not first:
-        raise InvalidInput("client 0 holds no arrays")
-    columns: list[list[NDArray[Any]]] = []
-    for c, client in enumerate(each):
-        leaves, own = jax.tree.flatten(client)
-        if own != structure:
-            raise InvalidInput(
-                f"client {c} is {own}, client 0 is {structure}; every client needs the same arrays: clients is a "
-                "sequence with one tree per client"
-            )
-        arrays = [_numbers(leaf, f"client {c}") for leaf in leaves]
-        if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
-            shapes = ", ".join(str(array.shape) for array in arrays)
-            raise InvalidInput(
-                f"client {c}'s arrays have shapes {shapes}; the first axis is the records, the same for all"
-            )
-        if len(arrays[0]) == 0:
-            raise InvalidInput(f"client {c} has no records; leave it out")
-        for array, other in zip(arrays, columns[0] if columns else arrays, strict=True):
-            if array.shape[1:] != other.shape[1:] or array.dtype.kind != other.dtype.kind:
-                raise InvalidInput(
-                    f"client {c}'s records have shape {array.shape[1:]} and type {array.dtype}, client 0's "
-                    f"{other.shape[1:]} and {other.dtype}; all must agree"
-                )
-        columns.append(arrays)
-    whole = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-    for array in whole:
-        array.flags.writeable = False
-    return jax.tree.unflatten(structure, whole), offsets_of([len(arrays[0]) for arrays in columns])
 
 
 def ravelled(params: Tree) -> tuple[Array, Any, tuple[tuple[int, ...], ...]]:
@@ -111,22 +65,6 @@ def _value(loss: Callable[[Tree, Tree], Any], params: Tree, batch: Tree) -> floa
             "running means"
         )
     return float(value)
-
-
-def _numbers(leaf: Any, whose: str) -> NDArray[Any]:
-    """Return floats as float64, whole numbers as int32, truth values as they are."""
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "biuf":
-        raise InvalidInput(f"{whose}'s records must be numbers, got type {array.dtype}")
-    if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
-            raise InvalidInput(f"{whose}'s records hold NaN or infinity; drop or fill such records first")
-        return np.asarray(array, dtype=np.float64)
-    if array.dtype.kind == "b":
-        return array
-    if array.size and max(abs(int(array.min())), abs(int(array.max()))) >= 2**31:
-        raise InvalidInput(f"{whose}'s whole numbers must be below 2**31; give larger ones as floating point")
-    return array.astype(np.int32)
 
 
 COLUMNS_AT_ONCE = 32  # of a Hessian: more take memory, fewer take time

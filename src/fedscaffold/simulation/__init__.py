@@ -10,7 +10,7 @@ from fedscaffold.core.imports import load_on_demand
 
 if TYPE_CHECKING:
     from fedscaffold.simulation.availability import AvailabilityTable, Markov, Periodic
-    from fedscaffold.simulation.observers import Accuracy, Loss, Mse, TailAverage
+    from fedscaffold.simulation.observers import Accuracy, ClientLosses, Loss, Mse, TailAverage, WorstLoss
     from fedscaffold.simulation.run_method import run
     from fedscaffold.simulation.stages.richardson_romberg import RichardsonRomberg, richardson_romberg
     from fedscaffold.simulation.stages.staged import Stage, Staged, staged
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accuracy",
     "AvailabilityTable",
+    "ClientLosses",
     "Loss",
     "Markov",
     "Mse",
@@ -30,6 +31,7 @@ __all__ = [
     "Staged",
     "TailAverage",
     "Trace",
+    "WorstLoss",
     "richardson_romberg",
     "run",
     "staged",
@@ -40,6 +42,7 @@ __getattr__ = load_on_demand(
     {
         "Accuracy": "observers",
         "AvailabilityTable": "availability",
+        "ClientLosses": "observers",
         "Loss": "observers",
         "Markov": "availability",
         "Mse": "observers",
@@ -50,6 +53,7 @@ __getattr__ = load_on_demand(
         "Staged": "stages.staged",
         "TailAverage": "observers",
         "Trace": "trace",
+        "WorstLoss": "observers",
         "richardson_romberg": "stages.richardson_romberg",
         "run": "run_method",
         "staged": "stages.staged",

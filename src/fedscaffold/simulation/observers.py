@@ -92,7 +92,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Records the share of all records whose class θ_t predicts, for logistic and multinomial regression.
+    """Records the share of all records whose class θ_t predicts, for Logistic, Multinomial and Torch problems.
 
     For other data, such as records held out for testing, record a function of θ: the method `accuracy` of another
     problem is one.
@@ -114,10 +114,58 @@ class Accuracy:
         """Return a function that computes the accuracy of every repetition."""
         if not isinstance(problem, HasAccuracy):
             raise InvalidInput(
-                f"accuracy is known for Logistic and Multinomial problems, not for {type(problem).__name__}; "
-                "record a function of theta instead"
+                "accuracy is known for Logistic, Multinomial and Torch problems, not for "
+                f"{type(problem).__name__}; record a function of theta instead"
             )
         return _each(problem.accuracy)
+
+
+@dataclass(frozen=True)
+class ClientLosses:
+    """Records every client's loss f_c(θ_t) after every round, (repetitions, rounds + 1, n_clients).
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=5)
+    >>> trace = fs.run(problem, method, rounds=3, batch_size=10, record=("client_losses", "worst_loss"))
+    >>> trace.metrics["client_losses"].shape
+    (1, 4, 4)
+    >>> bool((trace.metrics["worst_loss"] == trace.metrics["client_losses"].max(axis=2)).all())
+    True
+    """
+
+    name: str = field(default="client_losses", init=False)
+    keep: Literal["every"] = field(default="every", init=False)
+
+    def watch(self, problem: Any) -> Watch:
+        """Return a function that computes the clients' losses of every repetition."""
+        if not hasattr(problem, "client_losses"):
+            raise InvalidInput(f"the clients' losses are not known for a {type(problem).__name__} problem")
+        return _each(problem.client_losses)
+
+
+@dataclass(frozen=True)
+class WorstLoss(ClientLosses):
+    """Records the largest of the clients' losses f_c(θ_t) after every round.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=5)
+    >>> trace = fs.run(problem, method, rounds=3, batch_size=10, record=(fs.simulation.WorstLoss(),))
+    >>> trace.metrics["worst_loss"].shape
+    (1, 4)
+    """
+
+    name: str = field(default="worst_loss", init=False)
+
+    def watch(self, problem: Any) -> Watch:
+        """Return a function that computes the largest loss of every repetition."""
+        losses = super().watch(problem)
+        return lambda round, theta, previous: losses(round, theta, previous).max(axis=1)
 
 
 @dataclass(frozen=True)
@@ -183,6 +231,8 @@ BY_NAME: dict[str, Callable[[], Observer]] = {
     "loss": Loss,
     "accuracy": Accuracy,
     "average": TailAverage,
+    "client_losses": ClientLosses,
+    "worst_loss": WorstLoss,
 }
 
 
@@ -224,11 +274,9 @@ class Recorder:
         observers: Iterable[Observer],
         problem: Any,
         saved: Saved | None = None,
-        callback: Callback | None = None,
+        callbacks: Iterable[Callback] = (),
     ) -> None:
-        if callback is not None and not callable(callback):
-            raise InvalidInput(f"callback must be a function of (round, values), got {given(callback)}")
-        self._callback = callback
+        self._callbacks = tuple(callbacks)
         self._watches = [(observer.name, observer.keep, observer.watch(problem)) for observer in observers]
         self._values: dict[str, list[Array]] = {}
         if saved is None:
@@ -249,8 +297,9 @@ class Recorder:
             if keep == "last":
                 values.clear()
             values.append(value)
-        if self._callback is not None:
-            self._callback(state.round, {name: values[-1] for name, values in self._values.items()})
+        newest = {name: values[-1] for name, values in self._values.items()}
+        for callback in self._callbacks:
+            callback(state.round, newest)
         return False
 
     def metrics(self) -> dict[str, Array]:

@@ -4,17 +4,18 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core import provenance
-from fedscaffold.core.checks import suggest_names, whole_number
+from fedscaffold.core.checks import given, suggest_names, whole_number
 from fedscaffold.core.display import Progress, progress_bar
-from fedscaffold.core.errors import Diverged
+from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.privacy import Privacy
-from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
+from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem, Tracker
 from fedscaffold.core.random.stream import Batches, Sampling, round_uniforms
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.block import message_length
@@ -46,6 +47,7 @@ def run(
     availability: Availability | None = None,
     privacy: Privacy | None = None,
     callback: Callback | None = None,
+    track: Iterable[Tracker] = (),
 ) -> Trace:
     """Run a method on a problem and return the trace: final models, recorded metrics, costs and provenance.
 
@@ -64,11 +66,12 @@ def run(
     repetitions
         Number of independent runs, side by side.
     engine
-        "auto" (native if it knows the loss, else JAX, else the reference engine), "native", "jax",
-        "reference", "ray", or an engine such as `engines.Native(threads=1)`. The trace's provenance names it.
+        "auto" (native if it knows the loss, else JAX or PyTorch, else the reference engine), "native", "jax",
+        "torch", "reference", "ray", or an engine such as `engines.Native(threads=1)`; provenance names it.
     theta0
-        Initial model, (dim,) or (repetitions, dim), or a tree like the parameters of `problems.Differentiable`.
-        By default the parameters that such a problem was given, and zero for other problems.
+        Initial model, (dim,) or (repetitions, dim), a tree like the parameters of `problems.Differentiable`, or a
+        module or `state_dict` like those of `problems.Torch`. By default the parameters that such a problem was
+        given, and zero for other problems.
     checkpoint
         Checkpoint path, written every `checkpoint_every` rounds; the same call resumes from it.
     progress
@@ -76,9 +79,9 @@ def run(
     sampling
         "with_replacement" or "without_replacement", within a batch.
     record
-        Observers: "mse" (‖θ − θ*‖², which needs θ*), "loss", "accuracy", "average", objects from
-        `fedscaffold.simulation`, or functions of one model θ, (dim,), that return a number or an array; a function
-        is recorded under its `__name__`.
+        Observers: "mse" (‖θ − θ*‖², which needs θ*), "loss", "accuracy", "average", "client_losses",
+        "worst_loss", objects from `fedscaffold.simulation`, or functions of one model θ, (dim,), that return a
+        number or an array; a function is recorded under its `__name__`.
     control_variates0
         Initial control variates of Scaffold, (n_clients, dim), with Σ w_c ξ_c = 0; zero by default.
     checkpoint_every
@@ -97,6 +100,8 @@ def run(
     callback
         Called as callback(round, values) before the first round (as round 0) and after each round, with the values
         that were just recorded by name, one row per repetition. An exception that it raises ends the run.
+    track
+        Trackers that the recorded values are sent to, such as `fedscaffold.trackers.TensorBoard("runs/one")`.
 
     Returns
     -------
@@ -128,13 +133,47 @@ def run(
     observers = resolve_observers(record)
     file = checkpoint_file(setup, checkpoint, checkpoint_every, observers)
     saved = None if file is None else file.load(method, setup.theta, setup.rounds, n_clients=problem.n_clients)
-    recorder = Recorder(observers, problem, saved, callback)
-    with progress_bar(type(method).__name__, progress) as advance:
+    if callback is not None and not callable(callback):
+        raise InvalidInput(f"callback must be a function of (round, values), got {given(callback)}")
+    with ExitStack() as stack:
+        callbacks = [stack.enter_context(tracker.open(_settings(setup))) for tracker in checked_trackers(track)]
+        recorder = Recorder(observers, problem, saved, callbacks if callback is None else [*callbacks, callback])
+        advance = stack.enter_context(progress_bar(type(method).__name__, progress))
         state = run_to_end(
             setup, None if saved is None else saved.state, record=recorder.record, file=file,
             arrays=lambda: (recorder.metrics(), {}), progress=lambda done: advance(done, setup.rounds),
         )  # fmt: skip
     return make_trace(setup, state, recorder.metrics())
+
+
+def checked_trackers(track: Any) -> Iterable[Tracker]:
+    """Return the trackers; raise if one is none."""
+    trackers = list(track) if isinstance(track, Iterable) and not isinstance(track, str) else [track]
+    for tracker in trackers:
+        if isinstance(tracker, str | os.PathLike | type) or not isinstance(tracker, Tracker):
+            raise InvalidInput(
+                f"track must hold trackers such as fedscaffold.trackers.TensorBoard('runs'), got {given(tracker)}"
+            )
+    return trackers
+
+
+def _settings(setup: RunSetup) -> dict[str, Any]:
+    """Return a run's settings as plain values by name, "problem.kind" and so on."""
+    groups = {
+        "method": provenance.describe(setup.method),
+        "problem": setup.problem.describe(),
+        **_described(setup),
+    }
+    each = {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
+    return {
+        **each,
+        "rounds": setup.rounds,
+        "repetitions": len(setup.theta),
+        "batch_size": setup.batches.size,
+        "sampling": setup.batches.sampling,
+        "seed": setup.seed,
+        "engine": setup.engine.name,
+    }
 
 
 def checkpoint_file(

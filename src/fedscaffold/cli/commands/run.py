@@ -16,7 +16,8 @@ EXAMPLES = (
     "  fedscaffold run --clients 100\n\n"
     "  fedscaffold run --problem classification --method fedavg --step-size 0.01 --out trace.npz\n\n"
     "  fedscaffold run --method scaffold:participation=0.1 --local-steps 20 --rounds 1000\n\n"
-    "  fedscaffold run --engine native:threads=2,dtype=float32"
+    "  fedscaffold run --engine native:threads=2,dtype=float32\n\n"
+    "  fedscaffold run --track tensorboard:runs/scaffold"
 )
 
 
@@ -32,6 +33,9 @@ def command(
     seed: options.Seed = 0,
     engine: options.EngineName = "auto",
     checkpoint: Annotated[Path | None, typer.Option(help="File to resume from after an interruption.")] = None,
+    track: Annotated[
+        list[str] | None, typer.Option(help="tensorboard:DIR, mlflow:URI or wandb:PROJECT; may be repeated.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to save: .npz (all), .csv or .parquet (curves).")] = None,
 ) -> None:
     """Run one method on a synthetic problem and print where it gets.
@@ -46,6 +50,7 @@ def command(
             "repetitions": whole_number("repetitions", repetitions, least=1),
             "batch_size": options.batch_size_of(batch_size),
             "engine": options.engine_of(engine),
+            "track": [options.tracker_of(each) for each in track or ()],
         }
         made = options.make_problem(problem, n_clients=clients, seed=seed)
         trace = run(made, chosen, seed=seed, checkpoint=checkpoint, **settings)

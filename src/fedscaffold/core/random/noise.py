@@ -2,7 +2,8 @@
 
 The noise of a simulation is, as all its draws, a function of (seed, repetition, round, client, step). Its words
 have other keys, made from the seed and a constant, so that no batch reads them. Step h of a round takes the
-numbers h·d to h·d + d − 1.
+numbers h·d to h·d + d − 1. Dropout has a third key: with K numbers per record, record b of step h's batch takes
+the words (h·B + b)·K to (h·B + b)·K + K − 1, divided by 2³².
 
 Local steps take many of these numbers, so they are made of few operations, and of few bits each: a block of
 four words, sixteen bytes b₀, ..., b₁₅ from the lowest of word 0 on, gives sixteen. With u = (b + ½)/2⁷ − 1,
@@ -26,11 +27,12 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.random.normals import LANES, words_of_clients
+from fedscaffold.core.random.normals import LANES, client_words, words_of_clients
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
 
-RECORD_KEY, CLIENT_KEY = 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A  # the seed's other keys, by exclusive or
+# the seed's other keys, by exclusive or
+RECORD_KEY, CLIENT_KEY, DROPOUT_KEY = 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A, 0xDAA66D2C7DDF743F
 MIXED = 16  # numbers of a block
 NOISE_GROUP = MIXED * LANES
 NEARLY_NORMAL = (-4.078134140713756, 54.78427992632026, -138.3078491904034, 91.16643292704707)  # c₁, c₃, c₅, c₇
@@ -41,8 +43,18 @@ SIGNS = np.array([
 
 def step_noise(stream: Stream, step: int, dim: int) -> Array:
     """Return numbers with mean 0 and variance 1 for one local step of a client, (dim,)."""
-    own = stream._replace(seed=stream.seed ^ RECORD_KEY)
-    return _numbers(own, np.array([stream.client]), step * dim, dim)[0]
+    return step_noises(stream, np.array([stream.client]), step, dim)[0]
+
+
+def step_noises(stream: Stream, clients: NDArray[np.int64], step: int, dim: int) -> Array:
+    """Return the same for several clients, (clients, dim)."""
+    return _numbers(stream._replace(seed=stream.seed ^ RECORD_KEY), clients, step * dim, dim)
+
+
+def dropout_numbers(stream: Stream, clients: NDArray[np.int64], step: int, records: int, numbers: int) -> Array:
+    """Return uniform numbers in [0, 1) for the dropout of one local step, (clients, records, numbers)."""
+    own, count = stream._replace(seed=stream.seed ^ DROPOUT_KEY), records * numbers
+    return (client_words(own, clients, step * count, count) / 2.0**32).reshape(clients.size, records, numbers)
 
 
 def message_noise(seed: int, first_client: int, round: int, clients: IntArray, dim: int) -> Array:

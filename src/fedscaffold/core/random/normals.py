@@ -75,6 +75,12 @@ def words_of_clients(stream: Stream, clients: NDArray[np.int64], blocks: NDArray
     return flat.reshape(clients.size, blocks.size, 4)
 
 
+def client_words(stream: Stream, clients: NDArray[np.int64], first: int, count: int) -> NDArray[np.uint32]:
+    """Return words first, ..., first + count − 1 of some clients, (clients, count)."""
+    words = words_of_clients(stream, clients, np.arange(first // 4, (first + count + 3) // 4))
+    return words.reshape(clients.size, -1)[:, first % 4 : first % 4 + count]
+
+
 def _groups(stream: Stream, clients: NDArray[np.int64], first: int, count: int, begin: int) -> NDArray[np.uint32]:
     """Return the words of the groups that hold numbers first, ..., first + count − 1: (clients, groups, 4, 8)."""
     low, high = first // GROUP, (first + count + GROUP - 1) // GROUP

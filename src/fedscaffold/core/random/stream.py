@@ -126,7 +126,11 @@ def batch(stream: Stream, step: int, batches: Batches, n: int) -> NDArray[np.int
 
 def distinct(stream: Stream, first: int, count: int, n: int) -> NDArray[np.int64]:
     """`count` different indices in 0..n−1: the first draws of a Fisher–Yates shuffle."""
-    jumps = scaled(words(stream, first, count), n - np.arange(count))
+    return shuffled(scaled(words(stream, first, count), n - np.arange(count)))
+
+
+def shuffled(jumps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first draws of a Fisher–Yates shuffle: draw b takes what lies jumps[b] places after place b."""
     chosen, moved = [], dict[int, int]()  # moved holds the places of the shuffled row that are not as at first
     for b, jump in enumerate(jumps.tolist()):
         chosen.append(moved.get(b + jump, b + jump))

@@ -17,6 +17,7 @@ from fedscaffold.core.random.noise import RECORD_KEY
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, IntArray, offsets_of
 from fedscaffold.engines.clippable import check_clippable, reject_anchor
+from fedscaffold.engines.pairs import client_pairs
 
 Dtype = Literal["float64", "float32"]
 NUMBERS_PER_CHUNK = {"cpu": 1 << 13}  # of records and models; what suits a cache
@@ -122,19 +123,12 @@ class Jax:
             clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
             reject_anchor(privacy, anchor)
-            chosen = np.arange(problem.n_clients)[None, :] if clients is None else np.atleast_2d(clients)
-            shape = (theta.shape[0], chosen.shape[1])
-            begun, xi = (
-                np.broadcast_to(values, (*shape, problem.dim))
-                for values in (theta if theta.ndim == 3 else theta[:, None, :], correction)
+            begun, xi, repetition, place, who, steps = client_pairs(
+                theta, correction, clients, n_clients=problem.n_clients, local_steps=local_steps
             )
             if pull:  # the compiled steps add λθ_c
                 xi = xi - pull * begun
             number = np.dtype(self.dtype).type
-            # the repetitions of a client side by side, so that they find its records in the cache
-            repetition, place = (grid.T.ravel() for grid in np.indices(shape))
-            who = np.broadcast_to(chosen, shape)[repetition, place]
-            steps = np.broadcast_to(local_steps, shape)[repetition, place]
             first = first_step * batch if batches.size is not None else 0
             block = np.uint32(first // 4 & 0xFFFFFFFF)
             draw = hot_loop.Draw(
@@ -143,7 +137,7 @@ class Jax:
             )  # fmt: skip
             p = min(at_once, who.size)
             chunks = min(-(-who.size // p), max(1, NUMBERS_PER_CALL // (p * problem.dim)))
-            out = np.empty((*shape, problem.dim))
+            out = np.empty(begun.shape)
             with jax.enable_x64(wide):
                 reference = None if anchor is None else there(anchor)
                 for begin in range(0, who.size, chunks * p):

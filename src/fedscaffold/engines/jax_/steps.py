@@ -125,13 +125,13 @@ def _column(numbers: Any, like: Any) -> Any:
 
 def gradient_and_records(problem: Any, clip: float | None = None) -> tuple[Gradient, Any]:
     """Return how to differentiate the problem's loss, and its records as a tree of NumPy arrays."""
-    if isinstance(problem, HasBatchLoss):
+    if isinstance(problem, HasBatchLoss) and problem.engine == "jax":
         return OfLoss(problem.batch_loss, clip), problem.records
     if isinstance(problem, Streamed):
         raise InvalidInput("the jax engine takes tables of records, not streamed clients; use engine='native'")
     if isinstance(problem, NonUniformSampling) or problem.kind not in SLOPES:
         raise InvalidInput(
-            f"the jax engine has no gradient for {problem.kind!r}; use engine='reference', or state the problem "
+            f"the jax engine has no gradient for {problem.kind!r}; use engine='auto', or state the problem "
             "as problems.Differentiable"
         )
     gradient = OfMargins(problem.kind, int(problem.vectors), float(problem.l2), int(problem.n_unpenalised), clip)

@@ -51,7 +51,7 @@ class NativeRecords:
         if privacy is not None:
             check_clippable(problem)
         if problem.kind not in LOSSES:
-            other = "jax" if isinstance(problem, HasBatchLoss) else "reference"
+            other = problem.engine if isinstance(problem, HasBatchLoss) else "reference"
             raise InvalidInput(
                 f"the native engine does not know the loss of {problem.kind!r}; use engine={other!r}"
             )
