@@ -3,6 +3,7 @@
 import math
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,18 +105,25 @@ def log_records(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-@pytest.mark.filterwarnings("ignore")  # of wandb's own parts
-def test_weights_and_biases_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    optional("wandb")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    trace = run(fs.trackers.Wandb("digits", mode="offline", folder=str(tmp_path)))
-    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+def logged_losses(file: Path) -> list[float]:
     proto, losses = optional("wandb.proto.wandb_internal_pb2"), list[float]()
     for data in log_records(file.read_bytes()):
         record = proto.Record()
         record.ParseFromString(data)
         items = [item for item in record.history.item if "loss" in (item.key, *item.nested_key)]
         losses += [float(item.value_json) for item in items]
+    return losses
+
+
+@pytest.mark.filterwarnings("ignore")  # of wandb's own parts
+def test_weights_and_biases_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    optional("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    trace = run(fs.trackers.Wandb("digits", mode="offline", folder=str(tmp_path)))
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    end = time.monotonic() + 30.0  # seconds: another process writes the file
+    while len(losses := logged_losses(file)) < trace.loss.shape[1] and time.monotonic() < end:
+        time.sleep(0.2)
     np.testing.assert_allclose(losses, trace.loss.mean(axis=0))
 
 
