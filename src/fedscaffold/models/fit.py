@@ -40,6 +40,7 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.models.coding import Coding, standardize_target
 from fedscaffold.models.model import Model, column_spread, in_own_units, own_units
 from fedscaffold.privacy.plan import PrivatePlan
+from fedscaffold.problems.cox import problems_of_training
 from fedscaffold.problems.newton import PENALISE
 from fedscaffold.simulation.run_method import run
 
@@ -548,6 +549,10 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
         )
     standardized, shift, scale = standardize_target(problem)
     own = settings.client_intercepts
+    if problem.encoding.family.baseline:
+        problems = problems_of_training(settings.trainer, client_intercepts=own)
+        if problems:
+            raise InvalidInput("; ".join(problems))
     if own:
         standardized = without_intercept(standardized)
     sums = LocalSums(

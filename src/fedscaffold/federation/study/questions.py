@@ -100,6 +100,8 @@ def allowed(plan: StudyPlan, phase: str) -> bool:
         return plan.evaluate > 0.0 and name in ("sums", "gradient", "train", "evaluate", "scores")
     if name in ("sums", "scores"):
         return plan.hessians
+    if plan.family.baseline:
+        return name == "gradient"
     return name in ("measure", "gradient", "train") and not (name == "train" and plan.client_intercepts)
 
 
@@ -141,8 +143,9 @@ def _blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
 
 
 def number_columns(plan: StudyPlan) -> list[str]:
-    """Return the columns of numbers, the target among them."""
-    return [name for name, entry in plan.columns.items() if entry.type == "number"]
+    """Return the columns of numbers, the target among them unless it holds times, of which nothing leaves a site."""
+    times = plan.target if plan.family.baseline else None
+    return [name for name, entry in plan.columns.items() if entry.type == "number" and name != times]
 
 
 def open_categories(plan: StudyPlan) -> list[str]:
