@@ -91,7 +91,7 @@ class EncodedGamma(FromTable, Gamma):
 
 
 class EncodedCox(FromTable, Cox):
-    """f_c(θ) = the negative logarithm of Efron's partial likelihood of client c's rows over n_c, plus l2/2 ‖θ‖²."""
+    """f_c(θ) = the negative logarithm of Efron's partial likelihood of c's rows over n_c, plus l2/2 ‖θ‖²."""
 
 
 EncodedProblem = EncodedRidge | EncodedLogistic | EncodedMultinomial | EncodedPoisson | EncodedGamma | EncodedCox

@@ -296,7 +296,7 @@ class Encoding:
         return found
 
     def _signed_times(self, times: Array, events: Array) -> Array:
-        """Return times as Cox regression takes them; raise if some are negative, or a status is neither 0 nor 1."""
+        """Return times as Cox regression takes them; raise if one is negative, or a status neither 0 nor 1."""
         problems = []
         if (times < 0.0).any():
             problems.append(f"the times in column {self.target!r} must not be negative")

@@ -17,9 +17,7 @@ from fedscaffold.inference.sums import ClosingSums, ProblemSums
 from fedscaffold.inference.training import CLOSED, Descent, newton_path
 from fedscaffold.problems.families import family_of
 
-COX = (
-    "Each client has a baseline hazard, which stays there; hazard ratios are taken to be the same at all times."
-)
+COX = "Each client has a baseline hazard, which stays there; hazard ratios are taken to be the same at all times."
 MEANING = {
     "nonrobust": "Standard errors assume that the model is right: independent rows with the family's variance.",
     "HC0": "Standard errors allow any variance of single rows, and assume that rows are independent.",
@@ -248,7 +246,13 @@ def summarise_sums(
         statistics=fit_statistics(sums, given=dispersion, target_scale=target_scale),
         ratio=family.ratio,
         facts=facts,
-        notes=(*([COX] if family.baseline else []), MEANING[cov], *_remarks(sums, penalty, cov, se, error, feature_names), *absent, *notes),
+        notes=(
+            *([COX] if family.baseline else []),
+            MEANING[cov],
+            *_remarks(sums, penalty, cov, se, error, feature_names),
+            *absent,
+            *notes,
+        ),
     )
 
 

@@ -165,7 +165,7 @@ def symmetric(matrix: Array) -> Array:
 
 
 def needs_newton(kind: str, *, client_intercepts: bool) -> str | None:
-    """Return the setting that only Newton's method can train: a kind without losses of rows, or client intercepts."""
+    """Return the setting that only Newton's method can train: a kind with baselines, or client intercepts."""
     return f"kind={kind!r}" if family_of(kind).baseline else "client_intercepts" if client_intercepts else None
 
 

@@ -1,7 +1,7 @@
 """Cox regression: Efron's partial likelihood of each client's rows, so that every client has a baseline hazard.
 
-At each time with d events, Efron's approximation divides by D_l = Σ e^z over the rows at risk − l/d Σ e^z over these
-events, l = 0, ..., d − 1. A target is the time of an event, or −(the time) if a row was last seen without one.
+At each time with d events, Efron's approximation divides by D_l = Σ e^z over the rows at risk − l/d Σ e^z over
+these events, l = 0, ..., d − 1. A target is the time of an event, or minus the time of the last visit without one.
 """
 
 from typing import Any, NoReturn

@@ -143,7 +143,7 @@ def _blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
 
 
 def number_columns(plan: StudyPlan) -> list[str]:
-    """Return the columns of numbers, the target among them unless it holds times, of which nothing leaves a site."""
+    """Return the columns of numbers, the target among them unless it holds times, which stay at sites."""
     times = plan.target if plan.family.baseline else None
     return [name for name, entry in plan.columns.items() if entry.type == "number" and name != times]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data import tables
-from fedscaffold.data.encoding import STATUS
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.encoding import STATUS
 from fedscaffold.data.files import read_table
 from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.data.statistics import looks_like_identifiers
