@@ -15,7 +15,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.models.fit import Fit
 from tests.inference.data_sets import bins, shipped
 
-TARGET = ("time", "event")
+TARGET: Any = ("time", "event")
 FAST = ("heart", "strikes", "diabetes")
 
 
@@ -120,7 +120,7 @@ def test_robust_errors_are_the_infinitesimal_jackknife() -> None:
     frame = table("diabetes")
     assert frame["time"].duplicated().any()
     fit = fs.fit(frame, target=TARGET, client="site", kind="cox", l2=0)
-    problem = fs.data.from_frame(frame, target=TARGET, client="site", kind="cox")
+    problem: Any = fs.data.from_frame(frame, target=TARGET, client="site", kind="cox")
     theta, spread = problem.optimum(), np.zeros((5, 5))
     bread = np.linalg.inv(problem.hessian(theta) * len(frame))
     for client in range(problem.n_clients):

@@ -11,7 +11,7 @@ from fedscaffold.problems.cox import RiskSets, signed_times
 
 
 def naive_loss(times: Array, events: Array, z: Array, weights: Array) -> float:
-    """−log of Efron's partial likelihood of weighted rows, as R's survival defines it."""
+    """−log of Efron's partial likelihood of weighted rows."""
     total = 0.0
     for time in np.unique(times[events > 0]):
         own = [i for i in range(len(times)) if times[i] == time and events[i] > 0]

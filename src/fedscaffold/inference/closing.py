@@ -223,7 +223,7 @@ def covariance(
     penalty; A⁻¹ S A⁻¹ otherwise, with S the products of scores of records (HC0; HC1 times n/(n − k)) or of
     clients (cluster, times N/(N − 1) · (n − 1)/(n − k)). As in statsmodels, HC1 has its factor for linear
     regression alone, from which it comes; for other families it equals HC0. Of Cox regression, cluster has no
-    factor, and scores are the score residuals of the partial likelihood, as in R's survival.
+    factor, and scores are the score residuals of the partial likelihood, as in statsmodels' PHReg.
 
     Parameters
     ----------

@@ -419,9 +419,9 @@ def _block_sums(
         return {**found, "gradient": (slopes.T @ x).ravel()}, scores_of
     family, z = family_of(problem.kind), x @ theta + o
     if family.baseline:
-        own, weight = RiskSets(y, z, x), float(a[0])
-        found = {"loss": weight * own.loss, "gradient": weight * own.gradient, "hessian": weight * own.hessian}
-        return {**found, "pearson": 0.0}, lambda: weight * own.scores
+        rows, weight = RiskSets(y, z, x), float(a[0])
+        found = {"loss": weight * rows.loss, "gradient": weight * rows.gradient, "hessian": weight * rows.hessian}
+        return {**found, "pearson": 0.0}, lambda: weight * rows.scores
     slopes = (a * problem.d1(z, y))[:, None]
     found = {
         "loss": float(a @ problem.value(z, y)),
