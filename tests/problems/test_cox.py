@@ -72,6 +72,26 @@ def test_neither_order_nor_shifts_nor_units_of_time_matter() -> None:
     np.testing.assert_allclose(other.scores, own.scores[order], rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("ties", [True, False])
+def test_steep_models_have_finite_sums(ties: bool) -> None:
+    """The ways with and without a loop agree, and margins beyond float64's exponents are no exception."""
+    for length in (400.0, 500.0, 1e12):
+        times, events, x, _ = rows(11, ties=ties)
+        z = length * (x[:, 0] - x[:, 0].min()) / np.ptp(x[:, 0])
+        own = RiskSets(signed_times(times, events), z, x)
+        for found in (own.loss, own.gradient, own.hessian, own.scores):
+            assert np.isfinite(found).all()
+        np.testing.assert_allclose(own.scores.sum(axis=0), own.gradient, atol=1e-9)
+        if length < 600.0:
+            tilted = np.concatenate([z, [-300.0]])  # a row that says nothing, but for the range of margins
+            more = (np.append(times, 0.0), np.append(events, 0.0), np.vstack([x, np.zeros(3)]))
+            other = RiskSets(signed_times(*more[:2]), tilted, more[2])
+            assert other.loss == pytest.approx(own.loss, rel=1e-12)
+            for name in ("gradient", "hessian"):
+                np.testing.assert_allclose(getattr(other, name), getattr(own, name), rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(other.scores[:-1], own.scores, rtol=1e-9, atol=1e-9)
+
+
 def test_rows_without_events_say_nothing() -> None:
     _, _, x, theta = rows(1)
     own = RiskSets(signed_times(np.zeros(24), np.zeros(24)), x @ theta, x)

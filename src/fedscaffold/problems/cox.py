@@ -15,6 +15,8 @@ from fedscaffold.problems.base import OFFSET, TARGET, TabularProblem
 from fedscaffold.problems.multinomial import gram
 from fedscaffold.problems.newton import minimise
 
+RANGE = 600.0  # of logarithms of weights, within which float64 holds their quotients
+
 
 def signed_times(times: Array, events: Array) -> Array:
     """Return times with a minus where there was no event; also that of 0, as a float has a sign."""
@@ -56,36 +58,28 @@ class RiskSets:
         times = np.abs(y)
         self.order = np.argsort(times, kind="stable")
         times, event = times[self.order], ~np.signbit(y[self.order])
-        z, x = z[self.order], x[self.order]
+        self.z, x = z[self.order], x[self.order]
         self.x: Array = x - x.mean(axis=0)
         self.events: IntArray = np.flatnonzero(event)
-        at, self.place, deaths = np.unique(times[event], return_inverse=True, return_counts=True)
-        first = np.cumsum(deaths) - deaths  # of each time's events, among the events
-        self.first, self.deaths = first, deaths
-        self.passed: IntArray = np.searchsorted(at, times, side="right")  # times of events up to each row's
-        self.share: Array = (np.arange(self.events.size) - first[self.place]) / deaths[self.place]
-        self.hazard: Array = np.exp(z - z.max())
-        begin = np.searchsorted(times, at)  # where those at risk begin
-        at_risk, own = self._sums(self.hazard, begin)
-        self.size: Array = at_risk[self.place] - self.share * own[self.place]
-        moments, own = self._sums(self.hazard[:, None] * self.x, begin)
-        with np.errstate(divide="ignore", invalid="ignore"):  # margins too far apart for float64
-            self.means: Array = (moments[self.place] - self.share[:, None] * own[self.place]) / self.size[:, None]
-            self.loss = float(np.log(self.size).sum() - (z - z.max())[event].sum())
+        at, self.place, self.deaths = np.unique(times[event], return_inverse=True, return_counts=True)
+        self.first = np.cumsum(self.deaths) - self.deaths  # of each time's events, among the events
+        self.share: Array = (np.arange(self.events.size) - self.first[self.place]) / self.deaths[self.place]
+        self.passed: IntArray = np.searchsorted(times[event], times, side="right")  # events up to each row's time
+        begin = len(times) - 1 - np.searchsorted(times, at)  # of those at risk, from the last row on
+        sizes, means = (found[begin] for found in running_means(self.z[::-1], self.x[::-1]))
+        highest = self._of_times(np.maximum, self.z[self.events])
+        hazard = np.exp(self.z[self.events] - highest[self.place])
+        own = self._of_times(np.add, hazard)
+        own_means = self._of_times(np.add, hazard[:, None] * self.x[self.events]) / own[:, None]
+        part = self.share * (np.exp(highest - sizes) * own)[self.place]  # of D_0 that D_l lacks, below 1
+        self.log_size: Array = sizes[self.place] + np.log1p(-part)  # log D_l
+        part = part[:, None]
+        self.means: Array = (means[self.place] - part * own_means[self.place]) / (1.0 - part)  # of x in D_l
+        self.loss = float(self.log_size.sum() - self.z[self.events].sum())
 
-    def _sums(self, values: Array, begin: IntArray) -> tuple[Array, Array]:
-        """Return the sums over those at risk at each time of events, and over these events."""
-        own = np.add.reduceat(values[self.events], self.first) if self.events.size else values[:0]
-        return np.cumsum(values[::-1], axis=0)[::-1][begin], own
-
-    def _accumulated(self, of_events: Array) -> Array:
-        """Return for each row the sum over all D_l up to its time; with its share of those that it is one of."""
-        own = np.add.reduceat(of_events, self.first) if self.events.size else of_events
-        until = np.concatenate([np.zeros((1, *own.shape[1:])), np.cumsum(own, axis=0)])[self.passed]
-        share = self.share.reshape(-1, *(1,) * (of_events.ndim - 1))
-        if self.events.size:
-            until[self.events] -= np.add.reduceat(share * of_events, self.first)[self.place]
-        return until
+    def _of_times(self, reduce: np.ufunc, of_events: Array) -> Array:
+        """Return the sum, or the largest, of numbers of the events at each time."""
+        return np.asarray(reduce.reduceat(of_events, self.first) if self.events.size else of_events)
 
     @property
     def gradient(self) -> Array:
@@ -95,24 +89,57 @@ class RiskSets:
     @property
     def hessian(self) -> Array:
         """∇² of the loss, (d, d)."""
-        return gram(self.x, self.hazard * self._accumulated(1.0 / self.size)) - self.means.T @ self.means
+        return gram(self.x, self._expected(False)[0]) - self.means.T @ self.means
+
+    def _expected(self, moments: bool) -> tuple[Array, Array]:
+        """Return the expected events of each row, Σ e^z/D_l over all D_l up to its time, and Σ e^z/D_l · means.
+
+        A row with an event is only a part 1 − l/d of the D_l of its time.
+        """
+        means = self.means if moments else self.means[:, :0]
+        total, centre = running_means(-self.log_size, means)
+        some, latest = self.passed > 0, self.passed - 1
+        count, moment = np.zeros(self.z.size), np.zeros((self.z.size, means.shape[1]))
+        count[some] = np.exp(self.z[some] + total[latest[some]])
+        moment[some] = count[some, None] * centre[latest[some]]
+        if self.events.size:
+            start = self.log_size[self.first][self.place]  # log D_0 of the time, the largest
+            less = self.share * np.exp(start - self.log_size)
+            scale = np.exp(self.z[self.events] - start)
+            count[self.events] -= scale * self._of_times(np.add, less)[self.place]
+            moment[self.events] -= scale[:, None] * self._of_times(np.add, less[:, None] * means)[self.place]
+        return count, moment
 
     @property
     def scores(self) -> Array:
-        """Derivatives of ∇ in the rows' weights, in the order of the rows, (rows, d); their sum is ∇.
-
-        An event's own term is x less the mean of its D_l; each D_l a row is part of adds its share of the hazard.
-        """
-        found = self._accumulated(1.0 / self.size)[:, None] * self.x - self._accumulated(
-            self.means / self.size[:, None]
-        )
-        found *= self.hazard[:, None]
+        """Derivatives of ∇ in the rows' weights, in the order of the rows, (rows, d); their sum is ∇."""
+        count, moment = self._expected(True)
+        found = count[:, None] * self.x - moment
         if self.events.size:
-            centres = np.add.reduceat(self.means, self.first) / self.deaths[:, None]
+            centres = self._of_times(np.add, self.means) / self.deaths[:, None]
             found[self.events] -= self.x[self.events] - centres[self.place]
         out = np.empty_like(found)
         out[self.order] = found
         return out
+
+
+def running_means(log_weights: Array, values: Array) -> tuple[Array, Array]:
+    """Return log Σ w of the rows up to each, (rows,), and the means of their values weighted by w, (rows, d).
+
+    They are finite however far apart the weights are: what a site answers must not depend on its rows.
+    """
+    if not log_weights.size:
+        return log_weights, values
+    if np.ptp(log_weights) < RANGE:
+        highest = log_weights.max()
+        weights = np.exp(log_weights - highest)
+        totals = np.cumsum(weights)
+        return highest + np.log(totals), np.cumsum(weights[:, None] * values, axis=0) / totals[:, None]
+    totals, means = np.logaddexp.accumulate(log_weights), np.array(values)
+    shares = np.exp(log_weights - totals)
+    for k in range(1, len(means)):
+        means[k] = means[k - 1] + shares[k] * (values[k] - means[k - 1])
+    return totals, means
 
 
 def null_sums(y: Array, o: Array, a: Array) -> Array:

@@ -9,7 +9,9 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study, StudyPlan
-from fedscaffold.federation.study.questions import allowed, blocks_of, number_columns
+from fedscaffold.federation.study.numbers import decode, encode
+from fedscaffold.federation.study.questions import allowed, blocks_of, number_columns, numbers_for
+from fedscaffold.federation.study.rows import SiteRows
 from tests.models.test_cox import made
 
 
@@ -120,3 +122,20 @@ def test_open_sums_need_enough_rows_with_and_without_events() -> None:
     nearly = {name: with_events(own, len(own) - 2) if name == "c" else own for name, own in sites().items()}
     with pytest.raises(InvalidInput, match="and 2 have none"):
         study(sums="open", columns=complete).run(nearly)
+
+
+def test_long_times_are_not_cut() -> None:
+    seconds = {name: own.assign(days=own["days"] * 1e9) for name, own in sites().items()}
+    one, other = study().run(sites()).summary(), study().run(seconds).summary()
+    np.testing.assert_allclose(other.coef, one.coef, rtol=1e-12)
+
+
+def test_sums_at_steep_models_stay_in_their_range() -> None:
+    """An answer out of its range would say something about a site's rows."""
+    plan = study(columns={"x": {"mean": 0.0, "sd": 1.0}, "group": {"levels": ("new", "old")}, "days": {}})
+    whole = plan.plan_for(sites())
+    rows = SiteRows(sites()["a"], whole, b"")
+    for theta in (np.array([1e6, -1e6]), np.array([-1e6, 1e3]), np.zeros(2)):
+        for phase in ("gradient", "sums", "scores"):
+            words = encode(numbers_for(rows, phase, theta, {}, "auto"), blocks_of(whole, phase))
+            assert np.isfinite(decode(words, blocks_of(whole, phase))["gradient"]).all()

@@ -290,7 +290,7 @@ class SiteRows:
         """The problem of all rows, with numbers up to `LARGEST` whatever means and deviations the plan has."""
         found = self.plan.coding().problem(self.recoded())
         y = found.y.copy()
-        if not self.plan.family.log_link:  # whose targets are as they are in the table
+        if not (self.plan.family.log_link or self.plan.family.baseline):  # whose targets are as in the table
             targets = y if y.ndim == 1 else y[:, TARGET]
             targets.clip(-LARGEST, LARGEST, out=targets)
         return found.with_records(x=found.x.clip(-LARGEST, LARGEST), y=y)
