@@ -139,3 +139,9 @@ def test_sums_at_steep_models_stay_in_their_range() -> None:
         for phase in ("gradient", "sums", "scores"):
             words = encode(numbers_for(rows, phase, theta, {}, "auto"), blocks_of(whole, phase))
             assert np.isfinite(decode(words, blocks_of(whole, phase))["gradient"]).all()
+
+
+def test_a_study_without_events_has_one_sentence() -> None:
+    silent = {name: own.assign(died=False) for name, own in sites().items()}
+    with pytest.raises(InvalidInput, match="no row has an event, so there is nothing to learn from these times"):
+        study().run(silent)
