@@ -1,5 +1,6 @@
 """Studies of times until events: the plan, what leaves a site, and tables that cannot take part."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study, StudyPlan
+from fedscaffold.federation.study.dry_run import dry_run
 from fedscaffold.federation.study.numbers import decode, encode
 from fedscaffold.federation.study.questions import allowed, blocks_of, number_columns, numbers_for
 from fedscaffold.federation.study.rows import SiteRows
+from tests.federation.study.test_pages import conducted, page_of
 from tests.models.test_cox import made
 
 
@@ -145,3 +148,18 @@ def test_a_study_without_events_has_one_sentence() -> None:
     silent = {name: own.assign(died=False) for name, own in sites().items()}
     with pytest.raises(InvalidInput, match="no row has an event, so there is nothing to learn from these times"):
         study().run(silent)
+
+
+@pytest.mark.parametrize(("sums", "where"), [("secure", "over all 5 sites together"), ("open", "at this site")])
+def test_a_dry_run_says_what_the_sums_contain(sums: Any, where: str) -> None:
+    plan = study(sums=sums, columns={"group": {"levels": ("new", "old")}}).plan_for(sites())
+    text = dry_run(sites()["a"], plan).text()
+    assert f"The sums contain the number of events, {where}" in text
+    assert "two-way counts:" not in text
+
+
+def test_the_page_of_a_site_says_what_the_sums_contain(tmp_path: Path) -> None:
+    members, _, _ = conducted(tmp_path, sites(), target=("days", "died"), kind="cox")
+    words = page_of(members["a"], tmp_path).words
+    assert "number of events over all sites together, but no time and no sum of times" in words
+    assert "two-way counts: how" not in words
