@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.display import Progress
@@ -48,7 +48,7 @@ class FitKeywords(TableKeywords, total=False):
     trainer: Trainer
     tolerance: float | str
     max_exchanges: int
-    client_intercepts: bool
+    client_intercepts: bool | Literal["random"]
     dispersion: Dispersion
     engine: str | Engine
 
