@@ -200,3 +200,21 @@ def test_plan_on_a_table(tmp_path: Path) -> None:
     assert "--target is for a table" in refused("plan", "1.0", "--target", "y")
     assert "a table needs --target and --client" in refused("plan", table)
     assert "must be a table" in refused("plan", "nonsense", "--target", "y", *HERE)
+
+
+def test_times_until_events_are_two_columns(tmp_path: Path) -> None:
+    from tests.models.test_cox import made
+
+    made().to_csv(tmp_path / "visits.csv", index=False)
+    words = ["fit", tmp_path / "visits.csv", "--client", "site", "--kind", "cox"]
+    shown = invoke(*words, "--target", "days,died", "--test", tmp_path / "visits.csv", "--out", tmp_path / "m")
+    assert "Model: cox" in shown
+    assert "Each client has a baseline hazard" in shown
+    assert "concordance" in shown
+    page = (tmp_path / "m" / "report.html").read_text()
+    assert "hazard ratio" in page
+    assert "baseline hazard for each client" in page
+    scored = invoke("score", tmp_path / "m" / "model.json", tmp_path / "visits.csv")
+    assert "concordance" in scored
+    said = refused(*words, "--target", "days", "--out", tmp_path / "n")
+    assert "needs two columns as target" in " ".join(said.split())

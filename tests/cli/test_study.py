@@ -70,6 +70,17 @@ def test_new_and_join_show_the_same_fingerprint(tmp_path: Path) -> None:
     assert fingerprint in study("invite", tmp_path / "pilot.toml")
 
 
+def test_times_until_events_are_two_columns(tmp_path: Path) -> None:
+    file = tmp_path / "pilot.toml"
+    study("new", file, "--target", "days,died", "--kind", "cox", "--features", "age", *THREE)
+    plan = StudyFile.load(file).plan
+    assert (plan.target, plan.status, plan.used_columns) == ("days", "died", ("age", "days", "died"))
+    assert plan.incomplete == ("age",)
+    assert "needs two columns" in study(
+        "new", tmp_path / "b.toml", "--target", "days", "--kind", "cox", "--features", "age", *THREE, code=2
+    )
+
+
 def test_two_studies_in_one_folder_keep_their_invitations(file: Path) -> None:
     study("new", file.parent / "other.toml", *NAMED, *THREE)
     assert Invite.load(file.parent / "pilot-bonn.invite").plan.name == "pilot"
@@ -96,7 +107,7 @@ def test_the_options_are_those_of_the_settings(tmp_path: Path) -> None:
         ((*NAMED, "--site", "bonn"), ["a study has two or more sites"]),
         ((*NAMED, "--site", "bonn,bonn,graz"), ["different names"]),
         ((*NAMED, "--site", "bonn,graz"), ["secure sums need three sites", "--sums open"]),
-        ((*NAMED, *THREE, "--kind", "probit"), ["'ridge', 'logistic', 'poisson' or 'gamma'"]),
+        ((*NAMED, *THREE, "--kind", "probit"), ["'ridge', 'logistic', 'poisson', 'gamma' or 'cox'"]),
         ((*NAMED, *THREE, "--address", "here"), ["HOST:PORT"]),
         ((*NAMED, *THREE, "--set", "missing_sites=go", "--set", "l2=1", "--set", "x"),
          ["--set does not know 'missing_sites'", "give 'l2' as --l2", "--set must be NAME=VALUE, got 'x'"]),

@@ -202,7 +202,7 @@ def test_targets() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "svm"}, "kind must be one of 'ridge', 'logistic', 'poisson', 'gamma', got 'svm'"),
+        ({"kind": "svm"}, "kind must be one of 'ridge', 'logistic', 'poisson', 'gamma', 'cox', got 'svm'"),
         ({"missing": "drop"}, "missing must be one of 'error', 'mean', got 'drop'"),
         ({"l2": -1}, "l2 must be a number of at least 0, got -1"),
         ({"min_rows": 0}, "min_rows must be a whole number of at least 1, got 0"),

@@ -94,7 +94,7 @@ def test_every_setting_can_be_given_on_the_command_line(monkeypatch: pytest.Monk
         "offset": "o",
         "weight": "w",
     }
-    texts |= {"delimiter": ";", "decimal": ",", "encoding": "latin-1"}
+    texts |= {"status": "s", "delimiter": ";", "decimal": ",", "encoding": "latin-1"}
     values |= {name: (text, text) for name, text in texts.items()}
     assert sorted(values) == sorted(OPTIONAL)
     words = [word for name, (text, _) in values.items() for word in ("--set", f"{name}={text}")]

@@ -140,7 +140,7 @@ def parse_batch(text: str) -> BatchSize:
 def describe_kind(problem: EncodedProblem, given: str | None) -> str:
     """Return the kind of model and, if it was chosen by the target, why."""
     name = problem.encoding.target
-    if problem.encoding.family.log_link:
+    if problem.encoding.family.log_link or problem.encoding.family.baseline:
         return problem.kind
     if problem.classes is None:
         return "ridge" if given else f"ridge, since {name} is a number with more than 20 different values"

@@ -17,6 +17,7 @@ from fedscaffold.data.settings import TableSettings, Weights
 from fedscaffold.data.statistics import LabelCounts, encoded_column, table_statistics
 from fedscaffold.data.tables import Label, Reader, Source
 from fedscaffold.problems.base import OFFSET, TARGET, TabularProblem, aligned_empty
+from fedscaffold.problems.cox import Cox
 from fedscaffold.problems.families import Kind
 from fedscaffold.problems.glm import Gamma, Logistic, Poisson, Ridge
 from fedscaffold.problems.multinomial import Multinomial
@@ -89,9 +90,14 @@ class EncodedGamma(FromTable, Gamma):
     """f_c(θ) = mean of y exp(−xᵀθ − o) + xᵀθ + o over client c's rows of a table, plus l2/2 ‖θ‖²."""
 
 
-EncodedProblem = EncodedRidge | EncodedLogistic | EncodedMultinomial | EncodedPoisson | EncodedGamma
+class EncodedCox(FromTable, Cox):
+    """f_c(θ) = the negative logarithm of Efron's partial likelihood of c's rows over n_c, plus l2/2 ‖θ‖²."""
+
+
+EncodedProblem = EncodedRidge | EncodedLogistic | EncodedMultinomial | EncodedPoisson | EncodedGamma | EncodedCox
 OF_KIND: dict[str, type[EncodedProblem]] = {
     "ridge": EncodedRidge, "logistic": EncodedLogistic, "poisson": EncodedPoisson, "gamma": EncodedGamma,
+    "cox": EncodedCox,
 }  # fmt: skip
 
 
@@ -179,7 +185,7 @@ def table_layout(source: Source, settings: TableSettings) -> TableLayout:
         target=settings.target,
         client=settings.client,
         classes=found.target.values if isinstance(found.target, LabelCounts) else None,
-        intercept=bool(settings.intercept),
+        intercept=bool(settings.intercept) and not settings.family.baseline,
         dates={name: own for name, own in parts.items() if any(f"{name} {part}" in features for part in own)},
         kind=settings.kind,
         **settings.record_columns,

@@ -18,10 +18,12 @@ from fedscaffold.data import tables
 from fedscaffold.data.settings import DatePart, check_date_parts
 from fedscaffold.data.tables import Label, some
 from fedscaffold.problems.base import COLUMNS, OFFSET, TARGET, WEIGHT
+from fedscaffold.problems.cox import signed_times
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 
 Unknown = Literal["error", "ignore"]
 FORMAT = "fedscaffold encoding 1"
+STATUS = "the status column {!r} must hold 1 (an event) or 0 (none) in all rows, or true and false; recode it"
 TYPES = {str: "text", bool: "booleans", int: "whole numbers", float: "numbers"}
 
 
@@ -148,8 +150,8 @@ class Encoding:
         Parts that are taken of columns of dates, by column; the features' names are then such as 'admitted year'.
     kind
         Kind of model; by default "logistic" if there are classes, else "ridge".
-    exposure, offset, weight
-        Names of the columns of exposures, offsets and sample weights, or None.
+    exposure, offset, weight, status
+        Names of the columns of exposures, offsets, sample weights and, for Cox regression, events, or None.
 
     Examples
     --------
@@ -174,14 +176,18 @@ class Encoding:
     exposure: str | None = None
     offset: str | None = None
     weight: str | None = None
+    status: str | None = None
 
     def __post_init__(self) -> None:
-        more = [name for name in (self.exposure, self.offset, self.weight) if name is not None]
+        roles = (self.exposure, self.offset, self.weight, self.status)
+        more = [name for name in roles if name is not None]
         named = [self.target, self.client, *(column.name for column in self.columns), *more]
         usual: Kind = "ridge" if self.classes is None else "logistic"
         object.__setattr__(self, "kind", choice("kind", usual if self.kind is None else self.kind, KINDS))
         if self.family.classes != (self.classes is not None):
             raise InvalidInput(f"a {self.kind} model has {'' if self.family.classes else 'no '}classes")
+        if self.family.baseline != (self.status is not None) or (self.family.baseline and self.intercept):
+            raise InvalidInput("a status column is for kind='cox', which has no intercept")
         if self.n_vectors > 1 and self.offset is not None:
             raise InvalidInput("offsets are not supported for more than two classes")
         if not all(isinstance(name, str) for name in named) or not isinstance(self.intercept, bool):
@@ -215,7 +221,7 @@ class Encoding:
     @property
     def record_columns(self) -> tuple[str, ...]:
         """Names of the columns that a record's target, offset and weight come from."""
-        found = (self.target, self.exposure, self.offset, self.weight)
+        found = (self.target, self.exposure, self.offset, self.weight, self.status)
         return tuple(name for name in found if name is not None)
 
     def record_shape(self, rows: int) -> tuple[int, ...]:
@@ -274,6 +280,8 @@ class Encoding:
         column = columns[self.target]
         if self.classes is None:
             values: Array = tables.numbers(column)
+            if self.status is not None:
+                values = self._signed_times(values, tables.numbers(columns[self.status]))
         else:
             which = tables.positions(tables.labels(self.target, column), tables.value_set(self.classes))
             codes = which.astype(np.float64)
@@ -286,6 +294,17 @@ class Encoding:
         found[:, OFFSET] = self._block_offsets(columns)
         found[:, WEIGHT] = 1.0 if self.weight is None else tables.numbers(columns[self.weight])
         return found
+
+    def _signed_times(self, times: Array, events: Array) -> Array:
+        """Return times as Cox regression takes them; raise if one is negative, or a status neither 0 nor 1."""
+        problems = []
+        if (times < 0.0).any():
+            problems.append(f"the times in column {self.target!r} must not be negative")
+        if not np.isin(events, (0.0, 1.0)).all():
+            problems.append(STATUS.format(self.status))
+        if problems:
+            raise InvalidInput("; ".join(problems))
+        return signed_times(times, events)
 
     def offsets(self, frame: Any) -> Array | float:
         """Return offsets of new rows, (rows,), from their column of exposures or offsets; 0 without such."""
@@ -322,8 +341,9 @@ class Encoding:
 
         The kind is left out if the classes imply it, as in files without such fields.
         """
-        found = {"kind": self.kind if self.family.log_link else None, "exposure": self.exposure}
-        found |= {"offset": self.offset, "weight": self.weight}
+        implied = not self.family.log_link and not self.family.baseline
+        found = {"kind": None if implied else self.kind, "exposure": self.exposure}
+        found |= {"offset": self.offset, "weight": self.weight, "status": self.status}
         return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
@@ -439,7 +459,7 @@ def check_records(y: Array, encoding: Encoding) -> None:
     problems = []
     if not np.isfinite(targets).all():
         problems.append(f"the target {name!r} has missing or infinite values; drop those rows first")
-    elif family.out_of_range(float(targets.min())) is not None:
+    elif not family.baseline and family.out_of_range(float(targets.min())) is not None:
         problems.append(f"the target {name!r} must {family.out_of_range(float(targets.min()))} for {family.kind}")
     elif family.whole and (targets != np.floor(targets)).any():
         problems.append(f"the target {name!r} must hold whole numbers for {family.kind}")

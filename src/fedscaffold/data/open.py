@@ -5,7 +5,7 @@ from __future__ import annotations  # so that help() shows ArrayLike, not what i
 import os
 import sys
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
@@ -21,7 +21,7 @@ from fedscaffold.data.tables import frame_source
 def from_table(
     data: Any,
     *,
-    target: str,
+    target: str | tuple[str, str],
     client: str,
     cache_dir: str | os.PathLike[str] | None = None,
     max_bytes_in_memory: int = 0,
@@ -83,7 +83,7 @@ def from_table(
     >>> problem.client_names, problem.encoding.names
     (('A', 'B'), ('age', 'ward=x', 'ward=y'))
     """
-    chosen = TableSettings(target=target, client=client, **settings)
+    chosen = TableSettings(target=cast(str, target), client=client, **settings)
     return _from_table(data, chosen, cache_dir, max_bytes_in_memory)
 
 
@@ -94,7 +94,7 @@ from_frame = from_file = from_table  # by what the table is
 def open_problem(
     data: Any,
     *,
-    target: str,
+    target: str | tuple[str, str],
     client: str,
     cache_dir: str | os.PathLike[str] | None = None,
     max_bytes_in_memory: int = 0,
@@ -132,7 +132,7 @@ def open_problem(
     ...     fs.data.open_problem(file, target="ill", client="hospital")
     EncodedLogistic(n_clients=2, dim=2, n_records=4, l2=0.25)
     """
-    chosen = FitTableSettings(target=target, client=client, **settings)
+    chosen = FitTableSettings(target=cast(str, target), client=client, **settings)
     if isinstance(data, EncodedProblem):
         raise InvalidInput("this is a problem already; give it to fedscaffold.models.fit")
     return _from_table(data, chosen, cache_dir, max_bytes_in_memory)

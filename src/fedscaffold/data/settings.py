@@ -67,6 +67,7 @@ class TableKeywords(TypedDict, total=False):
     exposure: str | None
     offset: str | None
     weight: str | None
+    status: str | None
     delimiter: str | None
     decimal: str | None
     encoding: str | None
@@ -82,7 +83,8 @@ class TableSettings:
     ----------
     target
         Name of the column to predict. Ridge: numbers. Logistic: two or more different values of any kind. Poisson:
-        counts. Gamma: positive amounts.
+        counts. Gamma: positive amounts. Cox: two columns, ("time", "status"), the time of an event or of the last
+        visit, and 1 or true for an event, else 0 or false.
     client
         Name of the column of each row's client. It holds text or whole numbers.
     features
@@ -101,9 +103,10 @@ class TableSettings:
         Parts to take of columns of dates: some of "year", "month" and "weekday". Years become numbers, months and
         weekdays categories. By default dates are rejected.
     kind
-        Kind of model: "ridge", "logistic", "poisson" or "gamma". Logistic is multinomial for more than two
-        classes; Poisson (counts) and Gamma (positive amounts such as costs) have a logarithmic link. None: ridge
-        for numbers with more than 20 different values, else logistic.
+        Kind of model: "ridge", "logistic", "poisson", "gamma" or "cox". Logistic is multinomial for more than two
+        classes; Poisson (counts) and Gamma (positive amounts such as costs) have a logarithmic link; Cox
+        regression (times until events) has a baseline hazard for each client and no intercept. None: ridge for
+        numbers with more than 20 different values, else logistic; cox for two columns.
     l2
         Strength of the penalty l2/2 ‖θ‖² on the mean loss, or "auto", which is 1/rows. Every client's f_c includes
         it; an intercept is not penalised. "auto" is the default penalty of scikit-learn's Ridge and
@@ -129,7 +132,9 @@ class TableSettings:
     offset
         Column of numbers that are added to the margins xᵀθ, such as the logarithm of an exposure.
     weight
-        Column of positive factors of the rows' losses, as statsmodels' `var_weights`.
+        Column of positive factors of the rows' losses, as statsmodels' `var_weights`; not for Cox regression.
+    status
+        Column that says whether a row's time is that of an event, for Cox regression; usually given in `target`.
     delimiter
         Character between fields of a CSV file; by default detected, as are the next two. A semicolon, tab or bar
         if the first line has one and has no comma outside quotes, else a comma.
@@ -169,11 +174,13 @@ class TableSettings:
     exposure: str | None = None
     offset: str | None = None
     weight: str | None = None
+    status: str | None = None
     delimiter: str | None = None
     decimal: str | None = None
     encoding: str | None = None
 
     def __post_init__(self) -> None:
+        set_fields(self, **time_and_status(vars(self)))
         found = Collector("the table's setup")
         for name, allowed in (
             ("kind", KINDS), ("missing", get_args(Missing)), ("standardize", (True, False)),
@@ -219,6 +226,8 @@ class TableSettings:
                 found.add(f"column {name!r} cannot be both target and client")
             else:
                 found.add(f"{role} names column {name!r}, which is the {taken[name]} too")
+        for problem in problems_of_status(self.kind, self.status, self.weight):
+            found.add(problem)
         if self.exposure is not None and self.offset is not None:
             found.add("pass either exposure=... or offset=..., its logarithm")
         if self.exposure is not None and (self.kind is None or (self.kind in KINDS and not self.family.log_link)):
@@ -239,7 +248,7 @@ class TableSettings:
     @property
     def record_columns(self) -> dict[str, str]:
         """The columns that belong to rows and are neither features, target nor client, by parameter."""
-        found = {"exposure": self.exposure, "offset": self.offset, "weight": self.weight}
+        found = {"exposure": self.exposure, "offset": self.offset, "weight": self.weight, "status": self.status}
         return {role: name for role, name in found.items() if name is not None}
 
     def penalty(self, rows: int) -> float:
@@ -250,6 +259,31 @@ class TableSettings:
         """Raise if the format of a CSV file is given for another table."""
         if self.csv_format != DETECTED:
             raise InvalidInput(f"delimiter=..., decimal=... and encoding=... are for CSV, but {what}")
+
+
+def time_and_status(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return target, status and kind of settings whose target may be two columns, as a list or as text.
+
+    Examples
+    --------
+    >>> from fedscaffold.data.settings import time_and_status
+    >>> time_and_status({"target": ("days", "died")})
+    {'target': 'days', 'status': 'died', 'kind': 'cox'}
+    """
+    target, kind = given.get("target"), given.get("kind")
+    if isinstance(target, str) and kind == "cox" and given.get("status") is None and "," in target:
+        target = split_names(target)
+    if isinstance(target, list | tuple) and len(target) == 2:
+        return {"target": target[0], "status": target[1], "kind": kind or "cox"}
+    return {}
+
+
+def problems_of_status(kind: Any, status: Any, weight: Any) -> list[str]:
+    """Return what is wrong with the columns of Cox regression, and of other kinds that have some of them."""
+    if kind != "cox":
+        return [] if status is None else ["two columns as target, a time and a status, are for kind='cox'"]
+    found = [] if status is not None else ["kind='cox' needs two columns as target: target=('time', 'status')"]
+    return found + ([] if weight is None else ["kind='cox' does not support weight=..."])
 
 
 def shared_parameters(source: Any, *, leave_out: Collection[str] = ()) -> Callable[[T], T]:

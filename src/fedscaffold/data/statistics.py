@@ -15,7 +15,7 @@ import numpy as np
 from fedscaffold.core.errors import Collector, DataWarning, InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data import tables
-from fedscaffold.data.encoding import Category, Column, Number
+from fedscaffold.data.encoding import STATUS, Category, Column, Number
 from fedscaffold.data.settings import DATE_PARTS, TableSettings
 from fedscaffold.data.tables import Label, Reader, some
 
@@ -225,7 +225,7 @@ def _start(name: str, kind: Any, settings: TableSettings) -> ColumnMoments | Lab
             if not tables.is_number(kind):
                 what = f"must hold numbers, but is of type {kind}; convert it"
                 raise InvalidInput(f"the {role} column {name!r} {what}")
-            return ColumnMoments()
+            return ColumnMoments(fractional=0 if role == "status" else None)
     if name == settings.client:
         values = kind.value_type if tables.is_dictionary(kind) else kind
         if not (tables.is_label(kind) or tables.load_pyarrow().types.is_null(values)):
@@ -307,7 +307,8 @@ def _reference_level(name: str, column: LabelCounts, settings: TableSettings) ->
     if name in settings.reference:
         wanted = settings.reference[name]
         return next((value for value in column.values if value == wanted or str(value) == str(wanted)), None)
-    return max(column.values, key=lambda value: column.counts[value]) if settings.intercept else None
+    constant = settings.intercept or settings.family.baseline  # which all values together would add up to
+    return max(column.values, key=lambda value: column.counts[value]) if constant else None
 
 
 def _check_clients(clients: LabelCounts, settings: TableSettings, problems: Collector) -> None:
@@ -358,7 +359,7 @@ def _check_range(name: str, target: ColumnMoments, settings: TableSettings, prob
             f"{kind} is for {family.target}, but the target {name!r} has {target.fractional} values that are not "
             f"whole numbers; give counts and their exposure=..., or {other}"
         )
-    elif family.least is not None and target.largest == 0.0:
+    elif family.least is not None and target.largest == 0.0 and not family.baseline:
         problems.add(f"the target {name!r} is 0 in all rows, so there is nothing to learn from it")
 
 
@@ -366,6 +367,11 @@ def _check_record_column(role: str, column: ColumnMoments, name: str, problems: 
     if column.missing or column.infinite:
         what = "missing" if column.missing else "infinite"
         problems.add(f"the {role} column {name!r} has {what} values; drop those rows first")
+    elif role == "status":
+        if not (column.smallest >= 0.0 and column.largest <= 1.0) or column.fractional:
+            problems.add(STATUS.format(name))
+        elif column.largest == 0.0:
+            problems.add(f"the status column {name!r} has no event, so there is nothing to learn from these times")
     elif role != "offset" and column.smallest <= 0.0:
         problems.add(
             f"{role} must be positive, but column {name!r} goes down to {column.smallest:g}; drop those rows"

@@ -185,8 +185,9 @@ def dispersion(sums: ClosingSums, given: float | str | None = None) -> float:
         return given
     if given is None and not family_of(sums.kind).dispersion:
         return 1.0
-    if sums.kind == "multinomial":
-        raise InvalidInput("there is no Pearson dispersion for more than two classes; leave dispersion as None")
+    if sums.kind in ("multinomial", "cox"):
+        kind = "kind='cox'" if sums.kind == "cox" else "more than two classes"
+        raise InvalidInput(f"there is no Pearson dispersion for {kind}; leave dispersion as None")
     left = residual_degrees(sums)
     if left <= 0:
         raise InvalidInput(
@@ -221,7 +222,8 @@ def covariance(
     With A the Hessian of the penalised loss: φ A⁻¹ H A⁻¹ if the model holds, H being the Hessian without
     penalty; A⁻¹ S A⁻¹ otherwise, with S the products of scores of records (HC0; HC1 times n/(n − k)) or of
     clients (cluster, times N/(N − 1) · (n − 1)/(n − k)). As in statsmodels, HC1 has its factor for linear
-    regression alone, from which it comes; for other families it equals HC0.
+    regression alone, from which it comes; for other families it equals HC0. Of Cox regression, cluster has no
+    factor, and scores are the score residuals of the partial likelihood, as in statsmodels' PHReg.
 
     Parameters
     ----------
@@ -234,7 +236,7 @@ def covariance(
     """
     if cov not in get_args(Covariance):
         raise InvalidInput(f"cov must be one of {', '.join(map(repr, get_args(Covariance)))}, got {shown(cov)!r}")
-    n, k, N = sums.rows, n_parameters(sums), sums.clients
+    n, k, N, baseline = sums.rows, n_parameters(sums), sums.clients, family_of(sums.kind).baseline
     if cov == "nonrobust":
         H = sums.hessian if sums.information is None else sums.information
         inverse = inverse_hessian(sums, penalty, expected=True)
@@ -245,7 +247,7 @@ def covariance(
         if N < 2:
             raise InvalidInput("cov='cluster' compares clients, and there is one only; use 'HC1' or 'nonrobust'")
         middle = sums.cluster_products - np.outer(sums.gradient, sums.gradient) / N
-        factor = N / (N - 1) * (n - 1) / _positive(residual_degrees(sums), n, k)
+        factor = 1.0 if baseline else N / (N - 1) * (n - 1) / _positive(residual_degrees(sums), n, k)
     else:
         middle = sums.score_products - np.outer(sums.gradient, sums.gradient) / n
         factor = 1.0 if cov == "HC0" or sums.kind != "ridge" else n / _positive(residual_degrees(sums), n, k)
@@ -268,11 +270,11 @@ class FitStatistics:
     Attributes
     ----------
     log_likelihood, null_log_likelihood
-        Of the model, and of one with a constant alone.
+        Of the model, and of one with a constant alone; for Cox regression partial ones, of the baselines alone.
     aic, bic
-        −2 log-likelihood + 2k, and + k log n, with k coefficients and n rows.
+        −2 log-likelihood + 2k, and + k log n, with k coefficients and n rows, or events of Cox regression.
     deviance
-        Twice the difference to the log-likelihood of a perfect fit, in units of the dispersion.
+        Twice the difference to the log-likelihood of a perfect fit, in units of the dispersion; NaN without one.
     pseudo_r2
         1 − log-likelihood / null log-likelihood (McFadden); for a Gaussian target R² itself.
     dispersion
@@ -303,7 +305,10 @@ def fit_statistics(
         Factor by which a Gaussian target was divided before the fit; the numbers are for the target as it was.
     """
     null = family_of(sums.kind).null_loss(sums.null, sums.weight)
-    phi, factor = dispersion(sums, given), 1.0
+    phi, factor, observed = dispersion(sums, given), 1.0, float(sums.rows)
+    saturated = sums.saturated
+    if family_of(sums.kind).baseline:  # no model fits every row, and censored rows tell little
+        observed, saturated = float(sums.null[0]), math.nan
     if sums.kind == "ridge":
         factor = target_scale**2
         own, other = (_gaussian(sums, factor * loss) for loss in (sums.loss, null))
@@ -319,7 +324,7 @@ def fit_statistics(
     k = n_parameters(sums)
     return FitStatistics(
         log_likelihood=own, null_log_likelihood=other, aic=2.0 * k - 2.0 * own,
-        bic=k * math.log(sums.rows) - 2.0 * own, deviance=2.0 * factor * (sums.loss - sums.saturated),
+        bic=k * math.log(observed) - 2.0 * own, deviance=2.0 * factor * (sums.loss - saturated),
         pseudo_r2=r2, dispersion=phi * factor,
     )  # fmt: skip
 

@@ -38,15 +38,18 @@ def check_determined(sums: ClosingSums, penalty: Array, names: tuple[str, ...] =
             f"or more rows, or {PENALISE}"
         )
     squares = sums.squares[columns]
-    zero = squares == 0.0
-    if sums.intercepts:
+    zero, baseline = squares == 0.0, family_of(sums.kind).baseline
+    if baseline and not sums.null[0]:
+        raise InvalidInput("no row has an event, so there is nothing to learn from these times")
+    if sums.intercepts or baseline:
         zero |= np.diagonal(A) <= 1e-12 * np.maximum(squares, np.finfo(np.float64).tiny)
     if zero.any():
         which = _listed(_columns_of(names[j] for j in dict.fromkeys(columns[zero].tolist())))
         why = "is the same in all rows of each client" if sums.intercepts else "is 0 in all rows"
+        why = "is the same in all rows of each client that are at risk at its events" if baseline else why
         raise InvalidInput(f"{which} {why}, so it has no coefficient; leave it out, or {PENALISE}")
     curvature = _null_curvature(sums)
-    if curvature is not None and sums.varying[columns].any():
+    if curvature is not None and sums.varying[columns].any() and not baseline:
         vanished = np.diagonal(A) < SEPARATED * curvature * squares
         if vanished.any():
             raise _separation(sums, names, columns[vanished].tolist())
@@ -106,6 +109,9 @@ def _separation(sums: ClosingSums, names: tuple[str, ...], part: list[int]) -> I
     what = "separates the classes" if len(guilty) == 1 else "together separate the classes"
     if sums.kind == "poisson":
         what = "goes with counts of 0 alone" if len(guilty) == 1 else "together go with counts of 0 alone"
+    if sums.kind == "cox":
+        what = "predicts the order of events perfectly, as a group without events does"
+        what = what if len(guilty) == 1 else what.replace("predicts", "together predict")
     return InvalidInput(
         f"{_listed(guilty)} {what}, and coefficients would grow for ever; leave it out, merge categories, or "
         f"{PENALISE}"

@@ -17,6 +17,7 @@ from fedscaffold.inference.sums import ClosingSums, ProblemSums
 from fedscaffold.inference.training import CLOSED, Descent, newton_path
 from fedscaffold.problems.families import family_of
 
+COX = "Each client has a baseline hazard, which stays there; hazard ratios are taken to be the same at all times."
 MEANING = {
     "nonrobust": "Standard errors assume that the model is right: independent rows with the family's variance.",
     "HC0": "Standard errors allow any variance of single rows, and assume that rows are independent.",
@@ -229,6 +230,8 @@ def summarise_sums(
         "clients": f"{sums.clients:,}",
         "standard errors": cov,
     }
+    if family.baseline:
+        facts["events"] = f"{sums.null[0]:,.0f}"
     if sums.intercepts:
         facts["client intercepts"] = f"{sums.intercepts:,}"
     return Summary(
@@ -243,7 +246,13 @@ def summarise_sums(
         statistics=fit_statistics(sums, given=dispersion, target_scale=target_scale),
         ratio=family.ratio,
         facts=facts,
-        notes=(MEANING[cov], *_remarks(sums, penalty, cov, se, error, feature_names), *absent, *notes),
+        notes=(
+            *([COX] if family.baseline else []),
+            MEANING[cov],
+            *_remarks(sums, penalty, cov, se, error, feature_names),
+            *absent,
+            *notes,
+        ),
     )
 
 
@@ -272,6 +281,11 @@ def _remarks(
 ) -> list[str]:
     """Return sentences about the limits of these intervals."""
     found = []
+    if family_of(sums.kind).baseline and sums.null[2] < sums.clients:
+        found.append(
+            f"{sums.clients - round(float(sums.null[2])):,} of {sums.clients:,} clients have no event, and add "
+            "nothing to the coefficients."
+        )
     if penalty[_in_some_row(sums)].any():
         found.append(
             "Coefficients are shrunk towards zero by the penalty. Intervals are about where the penalised "

@@ -6,7 +6,7 @@ fitted to the client's rows and eliminated from its sums.
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, reduce
 from typing import Any, Self
@@ -18,6 +18,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread, spans
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT, log_softmax
+from fedscaffold.problems.cox import RiskSets
 from fedscaffold.problems.families import family_of
 from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.multinomial import Multinomial, gram
@@ -163,6 +164,11 @@ def symmetric(matrix: Array) -> Array:
     return 0.5 * (matrix + matrix.T)
 
 
+def needs_newton(kind: str, *, client_intercepts: bool) -> str | None:
+    """Return the setting that only Newton's method can train: a kind with baselines, or client intercepts."""
+    return f"kind={kind!r}" if family_of(kind).baseline else "client_intercepts" if client_intercepts else None
+
+
 def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.bool_]:
     """Return whether each coordinate of θ is a slope, (vectors · n_features,), not at the end of its vector."""
     return np.tile(np.arange(n_features) < n_features - n_intercepts, vectors)
@@ -188,6 +194,7 @@ class ProblemSums:
     ) -> None:
         family_of(problem.kind)  # raises if it is not a regression
         self.problem, self.names, self.client_intercepts = problem, names, client_intercepts
+        self.needs_newton = needs_newton(problem.kind, client_intercepts=client_intercepts)
         self.dim, self.hessians = int(problem.dim), True
         self.slopes: NDArray[np.bool_] = slope_mask(problem.vectors, problem.n_features, n_intercepts)
 
@@ -325,9 +332,9 @@ def _sums(
         x = problem.x[rows]
         x = np.column_stack([x, np.ones(len(x))]) if wide else x
         y, o, a = record_columns(problem.y[rows])
-        found, slopes = _block_sums(problem, theta, x, y, o, factor * a)
+        found, scores_of = _block_sums(problem, theta, x, y, o, factor * a)
         if scores:  # and gradients of clients; the last one may go on in the next block
-            each = (slopes[:, :, None] * x[:, None, :]).reshape(len(x), d)
+            each = scores_of()
             found["score_products"] = each.T @ each
             gradients = np.add.reduceat(each, starts, axis=0)
             gradients[0] += unfinished
@@ -377,10 +384,15 @@ def _fixed_sums(problem: Any, first: int, last: int, counts_for: Array) -> dict[
 
 
 def _blocks(problem: Any, first: int, last: int, counts_for: Array, width: int) -> Any:
-    """Yield blocks of rows: rows, starts of clients, factor of each row, whether the last client ends there."""
+    """Yield blocks of rows: rows, starts of clients, factor of each row, whether the last client ends there.
+
+    For Cox regression, blocks are clients.
+    """
     offsets: IntArray = problem.offsets[first : last + 1]
     step = max(1, NUMBERS_AT_ONCE // width)
     bounds = np.append(np.arange(offsets[0], offsets[-1], step, dtype=np.int64), offsets[-1])
+    if family_of(problem.kind).baseline:
+        bounds = offsets
     plain = bool((counts_for == 1.0).all())
     for begin, end in spans(bounds, problem.x, problem.y):
         i = int(np.searchsorted(offsets, begin, side="right")) - 1
@@ -392,26 +404,34 @@ def _blocks(problem: Any, first: int, last: int, counts_for: Array, width: int) 
 
 def _block_sums(
     problem: Any, theta: Array, x: Array, y: Array, o: Array, a: Array
-) -> tuple[dict[str, Any], Array]:
-    """Return the sums of some records that depend on θ, by name, and the slopes s of scores s ⊗ x."""
+) -> tuple[dict[str, Any], Callable[[], Array]]:
+    """Return the sums of some records that depend on θ, by name, and a function that returns their scores."""
+
+    def scores_of() -> Array:
+        return (slopes[:, :, None] * x[:, None, :]).reshape(len(x), theta.size)
+
     if isinstance(problem, Multinomial):
         z = log_softmax(x @ theta.reshape(problem.n_classes, problem.n_features).T)
         p, own = np.exp(z), (np.arange(len(x)), y.astype(np.int64))
         found = {"loss": -float(a @ z[own]), "pearson": 0.0, "hessian": problem.curvature_of(x, p, a)}
         p[own] -= 1.0
-        p *= a[:, None]
-        return {**found, "gradient": (p.T @ x).ravel()}, p
+        slopes = p * a[:, None]
+        return {**found, "gradient": (slopes.T @ x).ravel()}, scores_of
     family, z = family_of(problem.kind), x @ theta + o
-    slopes = a * problem.d1(z, y)
+    if family.baseline:
+        rows, weight = RiskSets(y, z, x), float(a[0])
+        found = {"loss": weight * rows.loss, "gradient": weight * rows.gradient, "hessian": weight * rows.hessian}
+        return {**found, "pearson": 0.0}, lambda: weight * rows.scores
+    slopes = (a * problem.d1(z, y))[:, None]
     found = {
         "loss": float(a @ problem.value(z, y)),
         "pearson": family.pearson(z, y, a),
-        "gradient": slopes @ x,
+        "gradient": slopes[:, 0] @ x,
         "hessian": gram(x, a * problem.d2(z, y)),
     }
     if family.expected is not None:
         found["information"] = gram(x, a * family.expected(z, y))
-    return found, slopes[:, None]
+    return found, scores_of
 
 
 def own_intercept(problem: Glm | type[Glm], z: Array, y: Array, a: Array) -> float | None:

@@ -49,9 +49,7 @@ class Sums(Protocol):
     dim: int  # number of coefficients d
     names: tuple[str, ...]  # of the features, for messages
     slopes: NDArray[np.bool_]  # whether each coefficient is a slope, and not an intercept, (dim,)
-    client_intercepts: (
-        bool  # whether each client has an intercept that no sum reveals; then Newton's method trains
-    )
+    needs_newton: str | None  # the setting that only Newton's method can train, such as "client_intercepts"
     hessians: bool  # whether clients add up Hessians
     exchange_seconds: float  # expected duration of an exchange, apart from the clients' work
     step_seconds: float  # expected duration of a local step on all rows of the slowest client
@@ -292,10 +290,10 @@ class Descent:
     def _takes_newton(self) -> bool:
         """Return whether to train by Newton's method, and note why."""
         asked, dim = self.trainer, self.sums.dim
-        if (asked == "newton" or self.sums.client_intercepts) and not self.sums.hessians:
+        if (asked == "newton" or self.sums.needs_newton) and not self.sums.hessians:
             raise InvalidInput("Newton's method needs sums of Hessians, which are too large or not allowed here")
-        if self.sums.client_intercepts:
-            newton, why = True, "Training is by Newton's method, as client_intercepts requires."
+        if self.sums.needs_newton:
+            newton, why = True, f"Training is by Newton's method, as {self.sums.needs_newton} requires."
         elif asked != "auto":
             newton = asked == "newton"
             why = f"{TRAINERS[newton]} was asked for."

@@ -3,9 +3,10 @@
 from fedscaffold.data.open import open_problem
 from fedscaffold.models.coding import Coding
 from fedscaffold.models.fit import Fit, FitSettings, fit, load
+from fedscaffold.models.metrics import concordance
 from fedscaffold.models.model import Model
 
-__all__ = ["Coding", "Fit", "FitSettings", "Model", "fit", "load", "open_problem"]
+__all__ = ["Coding", "Fit", "FitSettings", "Model", "concordance", "fit", "load", "open_problem"]
 
 
 def __dir__() -> list[str]:

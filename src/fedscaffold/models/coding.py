@@ -153,7 +153,7 @@ def standardize_target(problem: EncodedProblem) -> tuple[EncodedProblem, float, 
     """Return the problem with margins (z − shift)/scale in place of z, the shift and the scale.
 
     θ = 0 is then a sensible start. Of numbers these are the mean and the deviation; of counts and amounts the
-    logarithm of the mean rate, which becomes a part of the offsets, and 1; of classes 0 and 1.
+    logarithm of the mean rate, which becomes a part of the offsets, and 1; of classes and times 0 and 1.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def standardize_target(problem: EncodedProblem) -> tuple[EncodedProblem, float, 
         If a numeric target is the same in all rows.
     """
     family = problem.encoding.family
-    if family.classes:
+    if family.classes or family.baseline:
         return problem, 0.0, 1.0
     shift, scale = _mean_rate(problem) if family.log_link else _mean_and_deviation(problem)
     # in memory, also if the rows lie in a file

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from fedscaffold.data.files import write_table
 from fedscaffold.data.tables import load_pyarrow
 from fedscaffold.inference import ClosingSums, Summary, summarise_sums
 from fedscaffold.inference.closing import Certificate, Covariance, Dispersion, check_dispersion, has_variance
+from fedscaffold.inference.random_intercepts import check_random_intercepts, variance_ratio, without_means
 from fedscaffold.inference.summary import COLUMNS, summary_to_plain
 from fedscaffold.inference.sums import MOST_COEFFICIENTS, ProblemSums, client_intercept
 from fedscaffold.inference.training import (
@@ -40,6 +41,7 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.models.coding import Coding, standardize_target
 from fedscaffold.models.model import Model, column_spread, in_own_units, own_units
 from fedscaffold.privacy.plan import PrivatePlan
+from fedscaffold.problems.cox import problems_of_training
 from fedscaffold.problems.newton import PENALISE
 from fedscaffold.simulation.run_method import run
 
@@ -89,7 +91,8 @@ class FitSettings:
         Most sums over all clients before training stops.
     client_intercepts
         Whether each client has an intercept, as with one indicator column per client. It is fitted with the common
-        slopes and never leaves the client.
+        slopes and never leaves the client. "random": intercepts are draws from a normal distribution, whose
+        variance is fitted by restricted likelihood; for linear regression without penalty.
     dispersion
         The factor of the variance in standard errors: None for that of the family (1 for classes and counts);
         "pearson" to estimate it, which makes that of counts a quasi-Poisson regression; or a number.
@@ -106,7 +109,7 @@ class FitSettings:
     trainer: Trainer = "auto"
     tolerance: float | str = TOLERANCE
     max_exchanges: int = MAX_EXCHANGES
-    client_intercepts: bool = False
+    client_intercepts: bool | Literal["random"] = False
     dispersion: Dispersion = None
     engine: str | Engine = "auto"
 
@@ -119,7 +122,7 @@ class FitSettings:
             max_exchanges=whole_number("max_exchanges", self.max_exchanges, least=1),
             dispersion=check_dispersion(self.dispersion),
         )
-        choice("client_intercepts", self.client_intercepts, (True, False))
+        choice("client_intercepts", self.client_intercepts, (True, False, "random"))
         if self.client_intercepts and self.trainer == "scaffold":
             raise InvalidInput("client_intercepts requires trainer='newton' or 'auto'")
 
@@ -169,6 +172,8 @@ class Fit(Summarised):
         How a privacy budget was spent; None without one. The certificate is then unknown.
     in_parts
         Whether sites added parts of the noise to a secure sum.
+    variance_ratio
+        With random intercepts, their variance over that of rows; else None.
 
     Examples
     --------
@@ -197,6 +202,7 @@ class Fit(Summarised):
     notes: tuple[str, ...] = ()
     privacy: PrivatePlan | None = None
     in_parts: bool = False
+    variance_ratio: float | None = None
 
     @property
     def theta(self) -> Array:
@@ -287,7 +293,7 @@ class Fit(Summarised):
             if coding.dim > MOST_COEFFICIENTS:
                 why = f"of all {coding.dim:,} coefficients; at most {MOST_COEFFICIENTS:,} are possible"
             raise InvalidInput(f"standard errors need sums of Hessians, {why}")
-        return summarise_sums(
+        found = summarise_sums(
             certificate.sums,
             certificate.penalty,
             own_units(coding.encoding, target_shift=coding.target_shift, target_scale=coding.target_scale),
@@ -298,9 +304,24 @@ class Fit(Summarised):
             feature_names=coding.encoding.names,
             notes=self._remarks(certificate.sums),
         )
+        if self.variance_ratio is None:
+            return found
+        # least squares on changed rows: the deviation within clients is right, the likelihood is another one
+        unknown = dict.fromkeys((each.name for each in fields(found.statistics)), float("nan"))
+        within = found.statistics.dispersion
+        facts = {
+            **found.facts,
+            "SD between clients": f"{(self.variance_ratio * within) ** 0.5:.5g}",
+            "SD within clients": f"{within**0.5:.5g}",
+        }
+        return replace(
+            found, facts=facts, statistics=replace(found.statistics, **{**unknown, "dispersion": within})
+        )
 
     def _remarks(self, sums: ClosingSums) -> list[str]:
         found, classes = [], self.coding.encoding.classes
+        if self.variance_ratio is not None:
+            found.append("Clients have random intercepts, whose variance was fitted by restricted likelihood.")
         if self.coding.client_intercepts:
             found.append("Each client has an intercept, which is not shown and never leaves the client.")
             left_out = len(self.sites) - sums.clients
@@ -400,6 +421,7 @@ class Fit(Summarised):
             "summary": self.model.standard_errors,
             "privacy": None if self.privacy is None else dict(vars(self.privacy)),
             "in_parts": self.in_parts,
+            "variance_ratio": self.variance_ratio,
             "settings": {**used, **self.settings.to_json()},
             "training": list(trained.notes),
             "notes": list(self.notes),
@@ -502,6 +524,7 @@ def load(folder: str | os.PathLike[str]) -> Fit:
             notes=tuple(results["notes"]),
             privacy=None if privacy is None else PrivatePlan(**privacy),
             in_parts=results["in_parts"],
+            variance_ratio=results.get("variance_ratio"),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, InvalidInput):
@@ -547,7 +570,15 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
             f"estimate the variance from; use fewer columns or more rows, or {PENALISE}"
         )
     standardized, shift, scale = standardize_target(problem)
-    own = settings.client_intercepts
+    own, ratio = settings.client_intercepts is True, None
+    if settings.client_intercepts == "random":
+        check_random_intercepts(standardized)
+        ratio = variance_ratio(standardized)
+        standardized = without_means(standardized, ratio)
+    if problem.encoding.family.baseline:
+        problems = problems_of_training(settings.trainer, client_intercepts=own)
+        if problems:
+            raise InvalidInput("; ".join(problems))
     if own:
         standardized = without_intercept(standardized)
     sums = LocalSums(
@@ -564,6 +595,7 @@ def fit(problem: EncodedProblem, *, settings: FitSettings | None = None, name: s
         n_rows=problem.n_records,
         name=name,
         settings=settings,
+        variance_ratio=ratio,
     )
 
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.display import Progress
@@ -48,7 +48,7 @@ class FitKeywords(TableKeywords, total=False):
     trainer: Trainer
     tolerance: float | str
     max_exchanges: int
-    client_intercepts: bool
+    client_intercepts: bool | Literal["random"]
     dispersion: Dispersion
     engine: str | Engine
 
@@ -60,7 +60,7 @@ class FitKeywords(TableKeywords, total=False):
 def fit(
     data: Any,
     *,
-    target: str,
+    target: str | tuple[str, str],
     client: str,
     progress: Progress = None,
     epsilon: float | None = None,
@@ -84,7 +84,8 @@ def fit(
         A pandas or polars DataFrame or a pyarrow Table; or the path of a .csv or .parquet file, or of a folder of
         the latter.
     target, client
-        Names of the column to predict, and of the column that says to which client a row belongs.
+        Names of the column to predict, and of the column that says to which client a row belongs. For times until
+        events the target is two columns, ("time", "status").
     {FitSettings}
     progress
         With `epsilon`, as in `fedscaffold.run`.
@@ -138,6 +139,8 @@ def fit(
                 raise InvalidInput(f"{name} requires epsilon=...; without a budget the trainer finds it")
         chosen = FitSettings(**{name: given.pop(name) for name in training if name in given})
         return fit_problem(open_problem(data, target=target, client=client, **given), settings=chosen)
+    if not isinstance(target, str) or given.get("kind") == "cox":
+        raise InvalidInput("a privacy budget does not cover kind='cox'")
     allowed = {name: value for name, value in given.items() if name in ("kind", "l2", "categorical")}
     refuse_beside_epsilon(given, {**training, **allowed})
     budget = PrivacySettings(epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, rounds=rounds)

@@ -1,5 +1,6 @@
 """Predictions of a model for the rows of a table, and their metrics against observed targets."""
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,11 +18,13 @@ from fedscaffold.data.tables import (
     load_pyarrow,
     numbers,
     pick,
+    pick_all,
     positions,
     some,
     value_set,
 )
 from fedscaffold.models.model import Model
+from fedscaffold.problems.base import TARGET
 from fedscaffold.problems.families import FAMILIES, Kind
 
 SMALLEST = np.finfo(np.float64).tiny
@@ -81,6 +84,10 @@ def prediction_metrics(model: Model, table: Any, predicted: Array) -> tuple[dict
 
     `predicted` is the result of `Model.predict` or, for classes, `Model.predict_proba`.
     """
+    if model.encoding.status is not None:
+        each = _pairs_by_client(model, table, predicted).values()
+        right, pairs = sum(one for one, _ in each), sum(pairs for _, pairs in each)
+        return {"concordance": right / pairs} if pairs else {}, table.num_rows
     name = pick(frame_source(table).names, model.encoding.target)
     column = table.column(name).combine_chunks()
     classes = model.classes
@@ -113,6 +120,97 @@ def _class_positions(
     return which
 
 
+def concordance_index(times: Array, scores: Array) -> tuple[float, int]:
+    """Return Harrell's concordant pairs, ties of scores counted half, and the number of comparable pairs.
+
+    A pair is comparable if one row has an event before the other row's event or last visit, or at its last visit.
+    It is concordant if the first row has the larger score.
+
+    Parameters
+    ----------
+    times
+        Signed times, negative without event; see `fedscaffold.problems.cox`.
+    scores
+        Hazards, or any increasing function of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.models.metrics import concordance_index
+    >>> concordance_index(np.array([1.0, 2.0, -3.0]), np.array([0.5, 0.9, 0.1]))
+    (2.0, 3)
+    """
+    concordant, pairs = 0.0, 0
+    later = list[float]()  # sorted scores of the rows that outlast the time
+    for time in np.unique(np.abs(times))[::-1]:
+        here = np.abs(times) == time
+        event = here & ~np.signbit(times)
+        for score in scores[here & ~event].tolist():
+            insort(later, score)
+        for score in scores[event].tolist():
+            concordant += 0.5 * (bisect_left(later, score) + bisect_right(later, score))
+        pairs += int(event.sum()) * len(later)
+        for score in scores[event].tolist():
+            insort(later, score)
+    return concordant, pairs
+
+
+def concordance(model: Model, frame: Any, *, unknown: Unknown = "error") -> dict[str, float]:
+    """Return Harrell's concordance of a Cox model for each client's rows; NaN without pairs that can be compared.
+
+    Baseline hazards differ between clients, so rows are compared within a client. A site computes its own from its
+    rows and the model's file.
+
+    Parameters
+    ----------
+    model
+        A model of kind "cox".
+    frame
+        Rows with time and status; a table as for `Model.predict`. Without the client column all rows are one
+        client, "all rows".
+    unknown
+        As for `Model.predict`.
+
+    Returns
+    -------
+    dict
+        The concordance by client, in the clients' order; 0.5 is chance, 1 perfect.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> visits = pd.DataFrame({"age": rng.normal(60, 10, 300), "hospital": rng.choice(list("ABC"), 300)})
+    >>> visits["days"] = rng.exponential(np.exp(5 - 0.1 * visits["age"]))
+    >>> visits["died"] = rng.random(300) < 0.7
+    >>> fitted = fs.fit(visits, target=("days", "died"), client="hospital", l2=0)
+    >>> {name: round(value, 2) for name, value in fs.models.concordance(fitted.model, visits).items()}
+    {'A': 0.77, 'B': 0.72, 'C': 0.74}
+    """
+    each = _pairs_by_client(model, frame, model.predict(frame, unknown=unknown))
+    return {name: right / pairs if pairs else float("nan") for name, (right, pairs) in each.items()}
+
+
+def _pairs_by_client(model: Model, frame: Any, hazards: Array) -> dict[str, tuple[float, int]]:
+    """Return concordant and comparable pairs of each client's rows."""
+    encoding, source = model.encoding, frame_source(frame)
+    if encoding.status is None:
+        raise InvalidInput(f"concordance is of models of kind 'cox', not of a {model.kind} model")
+    names = pick_all(source.names, encoding.record_columns)
+    times = np.concatenate([encoding.targets(columns)[:, TARGET] for columns in source.blocks(names)])
+    if np.isnan(times).any():
+        raise InvalidInput(f"the target {encoding.target!r} has missing values; drop those rows first")
+    owners = np.full(times.size, "all rows", dtype=object)
+    if encoding.client in source.names:
+        parts = [part[encoding.client].to_pylist() for part in source.blocks([encoding.client])]
+        owners = np.array([str(name) for part in parts for name in part], dtype=object)
+    return {
+        str(name): concordance_index(times[owners == name], hazards[owners == name]) for name in np.unique(owners)
+    }
+
+
 class ScoredTable(NamedTuple):
     """Predictions for a table, and their metrics if the table has the target."""
 
@@ -131,6 +229,7 @@ def score_table(model: Model, table: Any, *, unknown: Unknown = "error") -> Scor
         columns = {"prediction": model.most_probable(predicted)}
         columns |= {f"probability of {name}": predicted[:, k] for k, name in enumerate(model.classes)}
     metrics, rows = None, 0
-    if model.encoding.target in table.column_names:
+    wanted = (model.encoding.target, model.encoding.status)
+    if all(name is None or name in table.column_names for name in wanted):
         metrics, rows = prediction_metrics(model, table, predicted)
     return ScoredTable(load_pyarrow().table(columns), metrics, rows)

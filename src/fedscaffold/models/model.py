@@ -38,6 +38,8 @@ class Equation:
 class Model(Summarised):
     """A linear model in the table's own units: ŷ = z or e^z, P(second class) = 1/(1 + e^{−z}), or softmax.
 
+    Of Cox regression e^z is the hazard over that of a row whose numbers are the means of the fitted table.
+
     z is an intercept plus a weighted sum of the row's numbers and of a 0/1 for each category. If the model was
     fitted with offsets or exposures, a row's offset or the logarithm of its exposure is added.
 
@@ -105,7 +107,7 @@ class Model(Summarised):
 
     @property
     def kind(self) -> Kind:
-        """Kind of model: "ridge", "logistic", "poisson" or "gamma"."""
+        """Kind of model: "ridge", "logistic", "poisson", "gamma" or "cox"."""
         return self.encoding.family.kind
 
     @property
@@ -120,10 +122,9 @@ class Model(Summarised):
         found = []
         for k, equation in enumerate(self.equations):
             label = "" if several is None else f"{several[k]}: "
-            values = (*equation.coefficients, equation.intercept)
-            found += [
-                (label + name, v) for name, v in zip((*self.encoding.names, "intercept"), values, strict=True)
-            ]
+            pairs = list(zip(self.encoding.names, equation.coefficients, strict=True))
+            pairs += [] if self.encoding.family.baseline else [("intercept", equation.intercept)]
+            found += [(label + name, value) for name, value in pairs]
         return found
 
     def summary(self) -> Summary:
@@ -248,7 +249,7 @@ class Model(Summarised):
             whole = {
                 "format": "fedscaffold encoding 1",
                 **{name: found[name] for name in ("target", "client", "classes", "columns", "kind")},
-                **{name: found[name] for name in ("exposure", "offset", "weight") if name in found},
+                **{name: found[name] for name in ("exposure", "offset", "weight", "status") if name in found},
                 "intercept": False,
                 "dates": found.get("dates", {}),
             }

@@ -15,10 +15,11 @@ from scipy.special import gammaln, xlogy
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import OFFSET, TARGET, expit
+from fedscaffold.problems.cox import Cox, null_sums
 from fedscaffold.problems.glm import Gamma, Logistic, Poisson, Ridge
 from fedscaffold.problems.multinomial import Multinomial
 
-Kind = Literal["ridge", "logistic", "poisson", "gamma"]
+Kind = Literal["ridge", "logistic", "poisson", "gamma", "cox"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HIGHEST = 700.0  # of an exponent, below what overflows
 
@@ -46,6 +47,7 @@ class TargetFamily:
     problem: Any  # the class of its problem
     mean: Callable[[Array], Array]  # of the target for margins z; for classes the probability of the second
     classes: bool = False  # whether the target holds classes; numbers otherwise
+    baseline: bool = False  # whether each client has a baseline hazard in place of an intercept, and rows a status
     log_link: bool = False  # whether the mean is the exponential of the margin, so that rows may have exposures
     least: float | None = None  # lower limit of the target; None for no limit
     above: bool = False  # whether it must lie above `least` instead of reaching it
@@ -71,7 +73,7 @@ class TargetFamily:
 
     def standardized(self, y: Array, shift: float, scale: float) -> Array:
         """Return targets, offsets and weights for margins (z − shift)/scale instead of z."""
-        if self.classes:
+        if self.classes or self.baseline:
             return y
         if y.ndim == 1:
             found = y - shift
@@ -179,6 +181,22 @@ FAMILIES: dict[Kind, TargetFamily] = {
         null_sums=lambda y, o, a: np.array([a @ (y * np.exp(-o)), a @ o]),
         null_loss=_gamma_null_loss,
         expected=lambda z, y: np.ones_like(z),
+    ),
+    "cox": TargetFamily(
+        kind="cox",
+        name="Cox, by client, Efron ties",
+        problem=Cox,
+        mean=np.exp,
+        baseline=True,
+        least=0.0,
+        target="times until an event or the last visit",
+        loss="negative partial log-likelihood",
+        effect="logarithm of the hazard",
+        ratio="hazard ratio",
+        pearson=lambda z, y, a: float("nan"),
+        null_sums=null_sums,
+        null_loss=lambda sums, weight: float(sums[1]),
+        null_curvature=lambda sums, weight: float(sums[0]) / weight,
     ),
 }
 MULTINOMIAL = replace(

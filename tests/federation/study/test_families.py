@@ -86,7 +86,7 @@ def test_exposures_must_be_numbers() -> None:
     [
         ({"kind": "logistic", "exposure": "days"}, "exposure is for kind='poisson' and kind='gamma'"),
         ({"kind": "poisson", "exposure": "days", "offset": "o"}, "pass either exposure=... or offset"),
-        ({"kind": "cox"}, "kind must be 'ridge', 'logistic', 'poisson' or 'gamma'"),
+        ({"kind": "probit"}, "kind must be 'ridge', 'logistic', 'poisson', 'gamma' or 'cox'"),
         ({"tolerance": "se:-1"}, "tolerance must be a number below 1, or such as 'se:0.05'"),
     ],
 )

@@ -105,7 +105,7 @@ def command(
         settings = table.fit_settings(tolerance=tolerance, trainer=chosen)
         is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None:
-            if settings.client_intercepts:
+            if settings.client_intercepts is True:
                 raise InvalidInput("test=... does not support client_intercepts, which the model does not hold")
             is_parquet(existing_file(test))
         with output_folder(out, overwrite=overwrite):

@@ -28,7 +28,7 @@ from fedscaffold.federation.study.roster import Roster
 from fedscaffold.federation.study.site import DOCUMENT, KIND
 from fedscaffold.federation.study.transport import Journal, SiteProblems
 from fedscaffold.inference import ClosingSums
-from fedscaffold.inference.sums import MOST_COEFFICIENTS, slope_mask
+from fedscaffold.inference.sums import MOST_COEFFICIENTS, needs_newton, slope_mask
 from fedscaffold.models.coding import Coding
 from fedscaffold.models.fit import NUMBERS_PER_SECOND
 
@@ -218,7 +218,8 @@ class Totals:
         self.coding: Coding = coordinator.plan.coding()
         encoding = self.coding.encoding
         self.dim, self.names = self.coding.dim, encoding.names
-        self.client_intercepts = self.coding.client_intercepts
+        kind = encoding.family.kind
+        self.needs_newton = needs_newton(kind, client_intercepts=self.coding.client_intercepts)
         self.hessians = coordinator.plan.hessians and self.dim <= MOST_COEFFICIENTS
         self.exchange_seconds = coordinator.journal.last_seconds
         sites = len(coordinator.plan.sites)

@@ -85,11 +85,16 @@ class DryRun:
             ]  # fmt: skip
         where = f"over all {n_sites} sites together" if plan.sums == "secure" else "at this site"
         if any(one.phase.endswith(("sums", "scores")) for one in self.phases):
-            lines += [
+            found = [
                 "A Hessian contains all two-way counts: for each pair of levels of two categories, how many rows",
                 f"have both, {where}, also if these are few; of two numbers, the sum of their products.",
-                "",
             ]
+            if plan.family.baseline:
+                found = [
+                    f"The sums contain the number of events, {where}, and of the columns, for each event, how the",
+                    "row with it differs from those at risk. No time and no sum of times is among them.",
+                ]
+            lines += [*found, ""]
         if self.columns:
             lines += [f"For the people of this site alone, never sent as such: {self.n_rows:,} rows.", ""]
             lines += [f"  {one.name}: {self._described(one)}" for one in self.columns]

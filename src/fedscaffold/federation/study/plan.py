@@ -18,9 +18,10 @@ from fedscaffold.core.checks import in_words, shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoding import Category, Encoding, Number
 from fedscaffold.data.public import PublicTarget
-from fedscaffold.data.settings import parameter_entries
+from fedscaffold.data.settings import parameter_entries, problems_of_status, time_and_status
 from fedscaffold.inference.training import parse_tolerance
 from fedscaffold.models.coding import Coding
+from fedscaffold.problems.cox import problems_of_training
 from fedscaffold.problems.families import FAMILIES, Kind, TargetFamily
 
 FORMAT = "fedscaffold plan 2"
@@ -122,10 +123,10 @@ class StudySettings(BaseModel):
     Parameters
     ----------
     target
-        Name of the column to predict.
+        Name of the column to predict; for times until events two columns, ("time", "status").
     kind
-        "ridge" for numbers, "logistic" for classes, "poisson" for counts, "gamma" for positive amounts; by default
-        logistic for text and ridge for numbers.
+        "ridge" for numbers, "logistic" for classes, "poisson" for counts, "gamma" for positive amounts, "cox" for
+        times until events; by default logistic for text, ridge for numbers, cox for two columns.
     event
         The class whose log odds are modelled; by default the last one.
     columns
@@ -136,6 +137,8 @@ class StudySettings(BaseModel):
         numbers.
     exposure, offset, weight
         Columns of exposures (of counts and amounts), offsets and weights of rows.
+    status
+        Column of 1 or true for an event at the time in `target`, else 0 or false; usually given in `target`.
     client_intercepts
         Whether each site has an intercept that never leaves it; training is by Newton's method.
     missing
@@ -156,7 +159,8 @@ class StudySettings(BaseModel):
     evaluate
         Share of each site's rows that a second training leaves out to judge the model; 0 for no evaluation.
     min_cell
-        Levels and classes with fewer rows at a site are merged before anything is added up.
+        Levels and classes with fewer rows at a site are merged before anything is added up. In open studies a
+        site needs as many rows of each class, or with and without event.
     sums
         "secure": the coordinator gets sums over all sites and nothing else. "open": it gets every site's numbers.
     epsilon, delta
@@ -186,6 +190,7 @@ class StudySettings(BaseModel):
     exposure: Text | None = None
     offset: Text | None = None
     weight: Text | None = None
+    status: Text | None = None
     client_intercepts: bool = False
     missing: Literal["error", "mean"] = "error"
     l2: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | Literal["auto"] = 0.0
@@ -207,9 +212,19 @@ class StudySettings(BaseModel):
         except ValidationError as error:
             raise in_words(error, "the study") from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _target_may_be_two_columns(cls, values: Any) -> Any:
+        return {**values, **time_and_status(values)} if isinstance(values, Mapping) else values
+
     @model_validator(mode="after")
     def _choices_fit(self) -> Self:
-        problems = []
+        problems = problems_of_status(self.kind, self.status, self.weight)
+        if self.kind == "cox":
+            problems += problems_of_training(
+                self.trainer, client_intercepts=self.client_intercepts, hessians=self.hessians
+            )
+            problems += ["kind='cox' does not support evaluate=..."] if self.evaluate else []
         try:
             parse_tolerance(self.tolerance)
         except InvalidInput as error:
@@ -225,7 +240,7 @@ class StudySettings(BaseModel):
             problems += ["protect='sites' requires epsilon=..."] if self.protect == "sites" else []
         elif self.evaluate or self.client_intercepts or self.record_columns:
             problems.append(
-                "a privacy budget does not cover evaluate, client_intercepts, exposure, offset, weight"
+                "a privacy budget does not cover kind='cox', evaluate, client_intercepts, exposure, offset, weight"
             )
         if problems:
             raise ValueError("; ".join(problems))
@@ -233,8 +248,8 @@ class StudySettings(BaseModel):
 
     @property
     def record_columns(self) -> dict[str, str]:
-        """The columns of exposures, offsets and weights, by parameter."""
-        found = {"exposure": self.exposure, "offset": self.offset, "weight": self.weight}
+        """The columns of exposures, offsets, weights and events, by parameter."""
+        found = {"exposure": self.exposure, "offset": self.offset, "weight": self.weight, "status": self.status}
         return {role: name for role, name in found.items() if name is not None}
 
 
@@ -341,7 +356,8 @@ class StudyPlan(StudySettings):
     @property
     def incomplete(self) -> tuple[str, ...]:
         """The columns that need a survey before rows can be encoded."""
-        found = tuple(name for name, column in self.columns.items() if not column.complete)
+        times = self.target if self.family.baseline else None  # which are not encoded
+        found = tuple(name for name, column in self.columns.items() if not column.complete and name != times)
         return found or (() if self.l2 != "auto" or self.rows else (self.target,))
 
     def to_json(self) -> dict[str, Any]:
@@ -437,6 +453,8 @@ class StudyPlan(StudySettings):
             classes = (*(level for level in goal.levels if level != event), event)
         elif private:
             shift, scale = self.public_target.shift, self.public_target.scale
+        elif self.family.baseline:
+            pass  # only the order of times matters
         elif self.family.log_link:
             shift = math.log(max(goal.centre, 1e-300))
         else:
@@ -444,7 +462,7 @@ class StudyPlan(StudySettings):
         more: Any = {"kind": self.kind, **self.record_columns}
         encoding = Encoding(
             columns=tuple(columns), target=self.target, client="site", classes=classes,
-            intercept=not self.client_intercepts, **more,
+            intercept=not (self.client_intercepts or self.family.baseline), **more,
         )  # fmt: skip
         return Coding(
             encoding=encoding, l2=1.0 / (self.rows or 1) if self.l2 == "auto" else self.l2, target_shift=shift,

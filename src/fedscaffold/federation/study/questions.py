@@ -27,6 +27,7 @@ from fedscaffold.methods.base import ControlVariates
 from fedscaffold.models.coding import Coding
 from fedscaffold.problems.base import OFFSET, expit, log_softmax, plain_columns
 from fedscaffold.problems.families import family_of
+from fedscaffold.problems.glm import Glm
 
 JUDGED = "judged "  # prefix of a phase on the rows that are not left out
 CELLS = (64, 1024, 16384)  # of the tables in which levels are gathered; the next size if one overflows
@@ -100,6 +101,8 @@ def allowed(plan: StudyPlan, phase: str) -> bool:
         return plan.evaluate > 0.0 and name in ("sums", "gradient", "train", "evaluate", "scores")
     if name in ("sums", "scores"):
         return plan.hessians
+    if plan.family.baseline:
+        return name == "gradient"
     return name in ("measure", "gradient", "train") and not (name == "train" and plan.client_intercepts)
 
 
@@ -141,8 +144,9 @@ def _blocks_of(plan: StudyPlan, phase: str) -> list[WordBlock]:
 
 
 def number_columns(plan: StudyPlan) -> list[str]:
-    """Return the columns of numbers, the target among them."""
-    return [name for name, entry in plan.columns.items() if entry.type == "number"]
+    """Return the columns of numbers, the target among them unless it holds times, which stay at sites."""
+    times = plan.target if plan.family.baseline else None
+    return [name for name, entry in plan.columns.items() if entry.type == "number" and name != times]
 
 
 def open_categories(plan: StudyPlan) -> list[str]:
@@ -293,6 +297,7 @@ def _evaluation(rows: SiteRows, theta: Array) -> dict[str, Any]:
     if isinstance(test, EncodedMultinomial):
         each = np.asarray(-log_softmax(margins)[np.arange(len(margins)), test.targets.astype(np.int64)])
     else:
+        assert isinstance(test, Glm)  # plans of Cox regression have no evaluation
         each = np.asarray(test.value(margins[:, 0], test.targets))
     found: dict[str, Any] = {"rows": int(test.sizes[0]), "loss": each.sum(), "squared loss": (each**2).sum()}
     least = rows.plan.min_cell if rows.plan.sums == "open" else 1

@@ -15,6 +15,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data import tables
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.encoding import STATUS
 from fedscaffold.data.files import read_table
 from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.data.statistics import looks_like_identifiers
@@ -144,7 +145,9 @@ class SiteRows:
             except InvalidInput as error:
                 found.append(str(error))
                 continue
-            if not np.isfinite(values).all() or (role != "offset" and values.min() <= 0.0):
+            if role == "status":
+                found += [] if np.isin(values, (0.0, 1.0)).all() else [STATUS.format(name)]
+            elif not np.isfinite(values).all() or (role != "offset" and values.min() <= 0.0):
                 must = "finite numbers" if role == "offset" else "positive numbers"
                 found.append(f"the {role} column {name!r} must hold {must} in all rows")
         if self.plan.sums == "open" and self.plan.epsilon is None and not found and not self.plan.incomplete:
@@ -226,6 +229,13 @@ class SiteRows:
                     what = "class" if name == self.plan.target else f"column {name!r}: level"
                     rows = f"{least} rows{which or ' here'}"
                     found.append(f"{what} {some(few)} has fewer than {rows}; an open sum would show them")
+        if self.plan.status is not None:
+            events = int(self.numbers(self.plan.status).sum())
+            if 0 < events < least or 0 < self.n_rows - events < least:
+                found.append(
+                    f"{events} rows have an event and {self.n_rows - events} have none; an open sum would show "
+                    f"groups of fewer than {least}"
+                )
         return found
 
     def recoded(self) -> Any:
@@ -280,7 +290,7 @@ class SiteRows:
         """The problem of all rows, with numbers up to `LARGEST` whatever means and deviations the plan has."""
         found = self.plan.coding().problem(self.recoded())
         y = found.y.copy()
-        if not self.plan.family.log_link:  # whose targets are as they are in the table
+        if not (self.plan.family.log_link or self.plan.family.baseline):  # whose targets are as in the table
             targets = y if y.ndim == 1 else y[:, TARGET]
             targets.clip(-LARGEST, LARGEST, out=targets)
         return found.with_records(x=found.x.clip(-LARGEST, LARGEST), y=y)
