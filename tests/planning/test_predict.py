@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy.special import stdtrit
 
 import fedscaffold as fs
 from fedscaffold.core.errors import NoPlateau
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.planning import measured
+from fedscaffold.planning.measured import _of_few
 from fedscaffold.theory.exact import exact_law
 from tests.samples import make, weighted
 
@@ -221,3 +223,8 @@ def test_a_prediction_shows_itself() -> None:
     assert set(lines["predicted plateau"]) == {found.mse}
     with pytest.raises(fs.InvalidInput, match="rounds=100"):
         fs.theory.predict(problem, SCAFFOLD, batch_size=2, accuracy=0.1).plot()
+
+
+def test_few_samples_count_by_students_law() -> None:
+    for n in (2, 3, 5, 6, 7, 12, 50, 1000):
+        assert _of_few(n) == pytest.approx(stdtrit(n - 1, 0.995) / 2.576, rel=0.006)

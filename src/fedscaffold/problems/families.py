@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.special import gammaln, xlogy
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
@@ -26,6 +25,18 @@ HIGHEST = 700.0  # of an exponent, below what overflows
 
 def _zero(y: Array, a: Array) -> float:
     return 0.0
+
+
+def xlogy(x: Array, y: Array) -> Array:
+    """Return x log y, and 0 where x is 0; SciPy's function, which the core does without."""
+    return x * np.log(np.where(x == 0.0, 1.0, y))
+
+
+def _log_factorials(y: Array) -> Array:
+    from scipy.special import gammaln  # summaries of tables alone need SciPy
+
+    found: Array = gammaln(y + 1.0)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +168,7 @@ FAMILIES: dict[Kind, TargetFamily] = {
         ratio="rate ratio",
         pearson=lambda z, y, a: float(a @ ((y - np.exp(z)) ** 2 * np.exp(-z))),
         saturated=lambda y, a: float(a @ (y - xlogy(y, y))),
-        constant=lambda y, a: float(-(a @ gammaln(y + 1.0))),
+        constant=lambda y, a: float(-(a @ _log_factorials(y))),
         null_sums=lambda y, o, a: np.array([a @ y, a @ np.exp(o), a @ (y * o)]),
         null_loss=_poisson_null_loss,
         null_curvature=lambda sums, weight: float(sums[0]) / weight,
