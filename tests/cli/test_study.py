@@ -20,7 +20,7 @@ from tests.hospitals import written
 
 runner = CliRunner(env={"COLUMNS": "200"})
 THREE = ("--site", "bonn,lyon", "--site", "oslo")
-NAMED = ("--target", "ill", "--kind", "logistic", "--features", "age,dose,ward", "--categorical", "ward")
+NAMED = ("--target", "ill", "--kind", "logistic", "--features", "age,dose,ward", "--set", "categorical=ward")
 
 
 def study(*words: object, code: int = 0) -> str:

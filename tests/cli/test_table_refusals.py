@@ -57,7 +57,7 @@ CASES: list[tuple[Callable[[pd.DataFrame], str], list[str], str]] = [
     (plain, ["--kind", "ridge"], "must hold numbers for --kind ridge"),
     (plain, ["--missing", "drop"], "--missing must be"),
     (plain, ["--l2", "-1"], "--l2 must be"),
-    (plain, ["--tolerance", "2"], "--tolerance must be below 1"),
+    (plain, ["--set", "tolerance=2"], "tolerance must be below 1"),
     (plain, ["--set", "max_exchanges=some"], "max_exchanges must be"),
     (
         lambda frame: plain(frame.assign(**{"mean area": 1.0})),

@@ -96,7 +96,7 @@ SPOILT: list[tuple[Callable[[pd.DataFrame], None], list[str], list[str]]] = [
     (nothing, ["--kind", "ridge"], ["--kind ridge", "--kind logistic"]),
     (nothing, ["--missing", "drop"], ["--missing must be"]),
     (nothing, ["--l2", "-1"], ["--l2 must be"]),
-    (nothing, ["--tolerance", "2"], ["--tolerance must be below 1"]),
+    (nothing, ["--set", "tolerance=2"], ["tolerance must be below 1"]),
     (nothing, ["--set", "min_rows=0"], ["min_rows must be"]),
     (nothing, ["--set", "max_categories=0"], ["max_categories must be"]),
     (nothing, ["--set", "delimiter=;;"], ["delimiter must be one character"]),
@@ -159,7 +159,7 @@ def test_refusals_name_the_commands_options(
         ("reference={'ward': 'x'}", "--set reference=ward=x"),
         ("pass a larger l2=..., or features=...", "pass a larger --l2, or --features"),
         ("client_intercepts=True requires a table", "--set client_intercepts=true requires a table"),
-        ("tolerance must be below 1", "--tolerance must be below 1"),
+        ("tolerance must be below 1", "tolerance must be below 1"),
         ("2 problems:\n- missing must be x\n- kind is y", "2 problems:\n- --missing must be x\n- --kind is y"),
         ("data must be a file", "DATA must be a file"),
         ("the target has no features", "the target has no features"),
@@ -177,7 +177,7 @@ def test_the_advice_helps(tmp_path: Path) -> None:
     frame = cancer()
     everything(frame)
     table = written(frame, tmp_path / "t.csv")
-    words = ["inspect", str(table), "--target", "diagnosis", "--client", "hospital", "--tolerance", "0.1"]
+    words = ["inspect", str(table), "--target", "diagnosis", "--client", "hospital", "--set", "tolerance=0.1"]
     assert runner.invoke(app, words).exit_code == 2
     words += [
         "--drop",
@@ -204,7 +204,7 @@ def test_the_advice_helps(tmp_path: Path) -> None:
 def test_columns_that_look_like_identifiers_are_warned_of(tmp_path: Path) -> None:
     frame = cancer().assign(patient_id=np.arange(569) + 7, card=1234567890123456 + 13 * np.arange(569)[::-1])
     table = written(frame, tmp_path / "t.csv")
-    words = ["inspect", str(table), "--target", "diagnosis", "--client", "hospital", "--tolerance", "0.1"]
+    words = ["inspect", str(table), "--target", "diagnosis", "--client", "hospital", "--set", "tolerance=0.1"]
     result = runner.invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "warning: 'patient_id', 'card': the columns look like identifiers" in result.output
@@ -217,7 +217,7 @@ def test_what_was_detected_of_a_csv_is_told(command: str, tmp_path: Path) -> Non
     frame = cancer().rename(columns={"ward": "Krankenhausflügel"})
     plain, odd = written(frame, tmp_path / "plain.csv"), tmp_path / "odd.csv"
     frame.to_csv(odd, sep=";", decimal=",", encoding="latin-1", index=False)
-    columns = ["--target", "diagnosis", "--client", "hospital", "--tolerance", "0.1"]
+    columns = ["--target", "diagnosis", "--client", "hospital", "--set", "tolerance=0.1"]
     model = ["--out", str(tmp_path / "out")]
     if command == "score":
         runner.invoke(app, ["fit", str(plain), *columns, *model])

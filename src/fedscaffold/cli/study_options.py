@@ -11,7 +11,7 @@ from fedscaffold.core.errors import Collector
 from fedscaffold.data.settings import parse_setting
 from fedscaffold.federation.study.plan import Column, StudySettings, sentences
 
-FLAGS = ("target", "kind", "features", "categorical", "l2", "tolerance", "sums", "epsilon")
+FLAGS = ("target", "kind", "features", "l2", "tolerance", "sums", "epsilon")
 """Settings that have an option each; all others are given with --set."""
 BUDGET = ("epsilon", "delta", "clip", "protect")
 KNOWN = tuple(StudySettings.model_fields)

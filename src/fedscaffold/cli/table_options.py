@@ -110,7 +110,7 @@ def with_table_options(
 
 def check_source(table: TableFlags, given: set[str], *, is_table: bool) -> None:
     """Raise if a table lacks its columns, or if options were given for the other kind of problem."""
-    tables_only = (*(name for name in TABLE_FLAGS if name != "l2"), "settings", "tolerance")
+    tables_only = (*(name for name in TABLE_FLAGS if name != "l2"), "settings")
     why = "the paper's problems; a table has its own" if is_table else "a table, and none is given"
     refuse_options(given, ("problem", "clients") if is_table else tables_only, why)
     if is_table and not (table.target and table.client):

@@ -16,7 +16,17 @@ IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
 
 
 class LoadedRecords(NamedTuple):
-    """LoadedRecords that were read: inputs, targets, and whose each record is if the files say it."""
+    """Records that were read: inputs, targets, and each record's client if the files have it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> records = fs.data.LoadedRecords(np.zeros((4, 2)), np.zeros(4), np.array([0, 0, 1, 1]))
+    >>> clients = fs.data.from_arrays(records.X, records.y, records.clients)
+    >>> len(clients)
+    2
+    """
 
     X: NDArray[Any]  # (records, ...)
     y: NDArray[Any]  # (records,)

@@ -14,24 +14,22 @@ from fedscaffold.cli.prepare import (
 )
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.inference.training import TOLERANCE
 from fedscaffold.planning import Plan
 
 EXAMPLES = "Example:\n\n  fedscaffold inspect visits.csv --target readmitted --client hospital"
 
 
-@tables.with_table_options()
+@tables.with_table_options(*(name for name in tables.TABLE_FLAGS if name != "l2"))
 def command(
     data: tables.Data,
     table: tables.TableFlags,
-    tolerance: tables.Tolerance = TOLERANCE,
 ) -> None:
     """Show a table's clients, how much they differ, and where FedAvg would end.
 
-    FedAvg is run with the step size, local steps and rounds that Scaffold would need for --tolerance.
+    FedAvg is run with the step size, local steps and rounds that Scaffold would need for the tolerance of a fit.
     """
     with refusals(interrupted="nothing was written"):
-        settings = table.fit_settings(tolerance=tolerance)
+        settings = table.fit_settings()
         problem = table.open(data)
         prepared = prepare_problem(problem, settings)
         plan, fedavg = plan_beside_fedavg(prepared)

@@ -12,7 +12,6 @@ from fedscaffold.cli.prepare import prepare_problem
 from fedscaffold.core import display
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput, OutOfReach
-from fedscaffold.inference.training import TOLERANCE
 from fedscaffold.planning import Plans, plan
 from fedscaffold.planning.batches import (
     MAX_ROUNDS,
@@ -30,15 +29,15 @@ EXAMPLES = (
     "  fedscaffold plan 1e-3 --problem classification --plot p.png\n\n"
     "  fedscaffold plan 1.0 --round-cost 1000    # communication is dear\n\n"
     "  fedscaffold plan 1.0 --clients 10 --methods all    # which method\n\n"
-    "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01\n\n"
+    "  fedscaffold plan visits.csv --target readmitted --client hospital --set tolerance=0.01\n\n"
     "--set takes max_rounds, max_local_steps, δ of a privacy budget (delta), and every setting of a table."
 )
 LIMITS = ("max_local_steps", "max_rounds")
-PLAN_SETTINGS = (*LIMITS, "delta", "cache_dir")  # that --set takes besides those of a table
-NOT_PRIVATE = ("problem", "clients", "mode", "methods", "round_cost", "tolerance")
+PLAN_SETTINGS = (*LIMITS, "delta", "cache_dir", "tolerance")  # that --set takes besides those of a table
+NOT_PRIVATE = ("problem", "clients", "mode", "methods", "round_cost")
 
 
-@tables.with_table_options("target", "client", "kind", "l2", required=False, more=PLAN_SETTINGS)
+@tables.with_table_options("target", "client", "l2", required=False, more=PLAN_SETTINGS)
 def command(
     context: typer.Context,
     what: Annotated[
@@ -49,7 +48,6 @@ def command(
         ),
     ],
     table: tables.TableFlags,
-    tolerance: tables.Tolerance = TOLERANCE,
     problem: options.Problem = "regression",
     clients: options.Clients = 100,
     batch_size: options.AnyBatchSize = None,
@@ -102,7 +100,7 @@ def command(
             if "round_cost" in given or not is_table:
                 goal |= {"round_cost": round_cost, "gradient_cost": GRADIENT_COST}
             if is_table:
-                found = _for_table(Path(what), table, tolerance, batch_size, mode, goal)
+                found = _for_table(Path(what), table, batch_size, mode, goal)
             else:
                 positive("the squared error to reach", number)
                 batch, how = options.batch_size_of(batch_size or "10"), "sharp" if methods is not None else mode
@@ -118,10 +116,10 @@ def command(
 
 
 def _for_table(
-    data: Path, table: tables.TableFlags, tolerance: str, batch_size: str | None, mode: Any, goal: dict[str, Any]
+    data: Path, table: tables.TableFlags, batch_size: str | None, mode: Any, goal: dict[str, Any]
 ) -> Any:
     """Return the plan for a table, by default to first order and with the fastest batch size."""
-    prepared = prepare_problem(table.open(data), table.fit_settings(tolerance=tolerance))
+    prepared = prepare_problem(table.open(data), table.fit_settings())
     made: Any = prepared.problem
     batching = tables.parse_batch(batch_size or "auto")
     batch = automatic_batch(made.sizes) if batching == "auto" else batching

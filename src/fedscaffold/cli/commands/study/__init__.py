@@ -57,8 +57,8 @@ Shared = Annotated[
     epilog=(
         "Examples:\n\n"
         "  fedscaffold study new cancer.toml --target diagnosis --like example.csv --site bonn,graz,kiel\n\n"
-        "  fedscaffold study new falls.toml --target falls --kind poisson --features age,ward --categorical ward "
-        f"--site bonn,graz,kiel --address study.example.org:9092\n\n{EPILOG}"
+        "  fedscaffold study new falls.toml --target falls --kind poisson --features age,ward "
+        f"--set categorical=ward --site bonn,graz,kiel --address study.example.org:9092\n\n{EPILOG}"
     ),
 )
 @with_study_options
