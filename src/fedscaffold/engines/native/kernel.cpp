@@ -39,7 +39,7 @@ template <class T> struct Run { /* shared by all clients of a call */
     Int span, step, stride;         /* places in lists: of a client's rows, of a step's columns, of a class's slopes */
     Word4 mask;                     /* of the last vector's own numbers */
     T scale, *decay;
-    Int sides;                      /* classes whose vectors of a model are side by side */
+    Int sides;                      /* classes whose vectors are side by side in a model */
     Int place(Int i) const { return i < split ? i : i - tail + split; } /* of coordinate i in a model */
     Int place(Int k, Int i) const { /* and in class k's */
         const Int at = place(i), within = at % LANES<T>;
@@ -76,13 +76,18 @@ template <int BEGIN, int END, int MOST, class F> INLINE void in_fixed_groups(F f
     if constexpr (BEGIN + MOST <= END) f(Size<BEGIN>(), Size<MOST>()), in_fixed_groups<BEGIN + MOST, END, MOST>(f);
     else if constexpr (MOST > 1) in_fixed_groups<BEGIN, END, MOST / 2>(f);
 }
-template <int NV, class T, class F> INLINE void for_vectors(const Run<T> &run, F f) { /* f(which, where in a row, whether it is the last) */
+template <int NV, class T, class F> INLINE void for_vectors(const Run<T> &run, F f, Int v = 0) { /* f(which, where in a row, whether it is the last) */
     if constexpr (NV > 0) { UNROLL for (int v = 0; v < NV; v++) f(v, v + 1 < NV ? v * LANES<T> : run.tail, v + 1 == NV); }
     else {
-        Int v = 0;
         for (; v + 1 < run.vectors; v++) f(v, v * LANES<T>, false);
         f(v, run.tail, true);
     }
+}
+template <bool MANY> constexpr int SIDES = MANY ? MOST_SIDES : 1;
+template <int NV, bool MANY, class T, class F> INLINE void for_sides(const Run<T> &run, F f) { /* the same with the type of a register: a vector, two, or two classes' */
+    Int v = 0;
+    if constexpr (NV == 0 && !MANY) for (; v + MOST_SIDES < run.vectors; v += MOST_SIDES) f(v, v * LANES<T>, false, Vector<T, MOST_SIDES>{});
+    for_vectors<NV>(run, [&](Int v, Int at, bool last) INLINED { f(v, at, last, Vector<T, SIDES<MANY>>{}); }, v);
 }
 template <int S = 1, class T> INLINE void clear_repeated(const Run<T> &run, T *theta) {
     T *last = theta + run.split * S;
@@ -92,7 +97,6 @@ template <int S = 1, class T> INLINE void clear_repeated(const Run<T> &run, T *t
 /* ------------------------------------------------- the parts of a step */
 constexpr int RECORDS = 8; /* of a group; with several classes, as many of them as make 16 sums, but at most ten classes */
 template <int G, bool MANY> constexpr int CLASSES = !MANY ? 1 : G > 2 ? 16 / G : 10 / MOST_SIDES;
-template <bool MANY> constexpr int SIDES = MANY ? MOST_SIDES : 1;
 
 constexpr auto as_it_is = [](Int, auto margin) INLINED { return margin; };
 /* z_kb = finish(b, rows_b . theta_k) for n records b and all classes k. */
@@ -133,12 +137,13 @@ template <class T, int NV, bool MANY, class R, class F> INLINE void margins(cons
 }
 
 /* now_c <- now_c + sum_g slopes_cg x_g, in two chains, so that a sum waits half as long for the one before. */
-template <int G, int C, class T, class V> INLINE void add_group(const T *const *x, Int at, const V *slopes, V *now) {
+template <int G, int C, bool MANY, class T, class W, class V> INLINE void add_group(const T *const *x, Int at, const W *slopes, V *now) {
     V chain[C][2];
     UNROLL for (int g = 0; g < G; g++) {
-        const V row = on_sides<V>(read(x[g] + at));
+        V row;
+        if constexpr (MANY) row = on_sides<V>(read(x[g] + at)); else row = read_as<V>(x[g] + at);
         UNROLL for (int c = 0; c < C; c++) {
-            const V slope = slopes[c * G + g];
+            const V slope = side<V>(slopes[c * G + g], 0);
             if (G == 1) now[c] = fused(slope, row, now[c]);
             else chain[c][g % 2] = g < 2 ? slope * row : fused(slope, row, chain[c][g % 2]);
         }
@@ -150,15 +155,18 @@ template <int G, int C, class T, class V> INLINE void add_group(const T *const *
 template <class T, int NV, bool MANY, class R>
 INLINE void descend(const Run<T> &run, const R rows, Int n, bool first, const T *from, T *to, const T *push, const T *z) {
     constexpr int L = LANES<T>, S = SIDES<MANY>;
-    typedef Vector<T, S> W;
+    typedef Vector<T, MANY || NV == 0 ? MOST_SIDES : 1> W;
     constexpr bool KEPT = NV > 0 && !MANY;
     W kept[KEPT ? NV : 1];
-    auto begun = [&](Int k, Int v) INLINED {
+    auto begun = [&](Int k, Int v, auto zero) INLINED {
+        typedef decltype(zero) U;
         const Int at = (k * run.tall + v * L) * S;
-        return first ? fused(on_sides<W>(read(run.decay + v * L)), read_as<W>(from + at), read_as<W>(push + at)) : read_as<W>(to + at);
+        if (!first) return read_as<U>(to + at);
+        U decay;
+        if constexpr (MANY) decay = on_sides<U>(read(run.decay + v * L)); else decay = read_as<U>(run.decay + v * L);
+        return fused(decay, read_as<U>(from + at), read_as<U>(push + at));
     };
-    auto slope_of_sides = [&](Int k, Int b) INLINED { return on_sides<W>(z[k * S * run.stride + b], z[((k + 1) * S - 1) * run.stride + b]); };
-    if constexpr (KEPT) UNROLL for (int v = 0; v < NV; v++) kept[v] = begun(0, v);
+    if constexpr (KEPT) UNROLL for (int v = 0; v < NV; v++) kept[v] = begun(0, v, W{});
     in_groups<RECORDS>(0, n, [&](Int b, auto size) INLINED {
         constexpr int G = decltype(size)::n;
         const T *x[G];
@@ -166,12 +174,19 @@ INLINE void descend(const Run<T> &run, const R rows, Int n, bool first, const T 
         in_groups<CLASSES<G, MANY>>(0, MANY ? (run.job.classes + S - 1) / S : 1, [&](Int k, auto some) INLINED {
             constexpr int C = decltype(some)::n;
             W slopes[C * G];
-            UNROLL for (int c = 0; c < C; c++) UNROLL for (int g = 0; g < G; g++) slopes[c * G + g] = slope_of_sides(k + c, b + g);
-            for_vectors<NV>(run, [&](Int v, Int at, bool) INLINED {
+            UNROLL for (int c = 0; c < C; c++) UNROLL for (int g = 0; g < G; g++) {
+                const T *const first_side = z + (k + c) * S * run.stride + b + g;
+                slopes[c * G + g] = on_sides<W>(*first_side, first_side[(S - 1) * run.stride]);
+            }
+            for_sides<NV, MANY>(run, [&](Int v, Int at, bool, auto zero) INLINED {
+                typedef decltype(zero) U;
                 T *const model = to + (k * run.tall + v * L) * S;
-                W now[C];
-                UNROLL for (int c = 0; c < C; c++) now[c] = KEPT ? kept[v] : b == 0 ? begun(k + c, v) : read_as<W>(model + c * run.tall * S);
-                add_group<G, C>(x, at, slopes, now);
+                U now[C];
+                UNROLL for (int c = 0; c < C; c++) {
+                    if constexpr (KEPT) now[c] = kept[v];
+                    else now[c] = b == 0 ? begun(k + c, v, zero) : read_as<U>(model + c * run.tall * S);
+                }
+                add_group<G, C, MANY>(x, at, slopes, now);
                 if constexpr (KEPT) kept[v] = now[0];
                 else UNROLL for (int c = 0; c < C; c++) write(model + c * run.tall * S, now[c]);
             });
@@ -322,12 +337,15 @@ template <class T, int NV, int B, int TEAM> NOINLINE void small_steps(const Run<
         }
         UNROLL for (int s = 0; s < TEAM; s++) {
             const T *push = own[s].push + h * own[s].push_stride;
-            V each[B];
-            UNROLL for (int g = 0; g < B; g++) row[g] = lists.x[s * run.span + h * B + g], each[g] = all(z[(s * B + g) / L][(s * B + g) % L]);
-            for_vectors<NV>(run, [&](Int v, Int at, bool last) INLINED {
-                V now = fused(last ? last_decay : decay, model(s, v), read(push + v * L));
+            Vector<T, NV ? 1 : MOST_SIDES> each[B];
+            UNROLL for (int g = 0; g < B; g++) row[g] = lists.x[s * run.span + h * B + g], each[g] = all<Vector<T, NV ? 1 : MOST_SIDES>>(z[(s * B + g) / L][(s * B + g) % L]);
+            for_sides<NV, false>(run, [&](Int v, Int at, bool last, auto zero) INLINED {
+                typedef decltype(zero) U;
+                U now;
+                if constexpr (NV > 0) now = t[s][v]; else now = read_as<U>(own[s].theta + v * L);
+                now = fused(on_sides<U>(last ? last_decay : decay), now, read_as<U>(push + v * L));
                 in_fixed_groups<0, B, RECORDS>([&](auto b, auto size) INLINED {
-                    add_group<decltype(size)::n, 1>(row + decltype(b)::n, at, each + decltype(b)::n, &now);
+                    add_group<decltype(size)::n, 1, false>(row + decltype(b)::n, at, each + decltype(b)::n, &now);
                 });
                 if constexpr (NV > 0) t[s][v] = last ? (V)((Word4)now & run.mask) : now;
                 else write(own[s].theta + v * L, now);

@@ -1,6 +1,7 @@
 /* Vectors of 32 bytes and the few operations on them that the kernel needs, with the same bits on every machine.
  *
- * A vector has four doubles or eight floats in the source whatever registers the machine has. A product is fused with
+ * A vector has four doubles or eight floats in the source whatever registers the machine has; those of AVX-512 may hold two,
+ * side by side, each with its operations. A product is fused with
  * a sum where `fused` is written and nowhere else (the build passes -ffp-contract=off); without FMA instructions the
  * C library rounds it once, too. */
 #pragma once
@@ -24,7 +25,6 @@ typedef double Double4 __attribute__((vector_size(32)));
 typedef float Float8 __attribute__((vector_size(32)));
 typedef float Float4 __attribute__((vector_size(16)));
 typedef uint64_t Word4 __attribute__((vector_size(32)));
-typedef uint32_t Word8 __attribute__((vector_size(32)));
 
 template <class T, int SIDES> struct VectorOf;
 template <> struct VectorOf<double, 1> { typedef Double4 type; };
@@ -74,7 +74,7 @@ INLINE Double4 root(Double4 x) { for (int i = 0; i < 4; i++) x[i] = sqrt(x[i]); 
 /* Two vectors side by side in a register of 64 bytes, where there are such. With one side, W is V. */
 template <class W, class V> INLINE W on_sides(V v) {
 #if defined(__AVX512F__)
-    if constexpr (sizeof(W) == 64) return (W)_mm512_maskz_broadcast_f64x4(0xFF, (__m256d)v); else
+    if constexpr (sizeof(W) != sizeof(V)) return (W)_mm512_maskz_broadcast_f64x4(0xFF, (__m256d)v); else
 #endif
     return v;
 }
@@ -84,7 +84,7 @@ template <class W, class T> INLINE W on_sides(T first, T second) { /* each in al
 }
 template <class V, class W> INLINE V side(W w, int s) {
     typedef Vector<double, sizeof(W) / 32> D;
-    if constexpr (sizeof(W) == 64) return s ? (V)SHUFFLE((D)w, (D)w, 4, 5, 6, 7) : (V)SHUFFLE((D)w, (D)w, 0, 1, 2, 3); else return w;
+    if constexpr (sizeof(W) != sizeof(V)) return s ? (V)SHUFFLE((D)w, (D)w, 4, 5, 6, 7) : (V)SHUFFLE((D)w, (D)w, 0, 1, 2, 3); else return w;
 }
 /* Four whole numbers of 32 bits as words. */
 INLINE Word4 words_of(const int32_t *p) {
