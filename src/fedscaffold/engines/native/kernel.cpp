@@ -95,8 +95,8 @@ template <int S = 1, class T> INLINE void clear_repeated(const Run<T> &run, T *t
 }
 
 /* ------------------------------------------------- the parts of a step */
-constexpr int RECORDS = 8; /* of a group; with several classes, as many of them as make 16 sums, but at most ten classes */
-template <int G, bool MANY> constexpr int CLASSES = !MANY ? 1 : G > 2 ? 16 / G : 10 / MOST_SIDES;
+constexpr int RECORDS = 8; /* of a group; with several classes, as many of them as make 16 sums, but at most eight, or five pairs */
+template <int G, bool MANY> constexpr int CLASSES = !MANY ? 1 : G > 2 ? 16 / G : MOST_SIDES == 2 ? 5 : 8;
 
 constexpr auto as_it_is = [](Int, auto margin) INLINED { return margin; };
 /* z_kb = finish(b, rows_b . theta_k) for n records b and all classes k. */
