@@ -91,6 +91,8 @@ PROBLEMS: dict[str, Any] = {
     **{kind: partial(weighted, kind, (20, 31, 40, 7, 9), 11) for kind in WEIGHTED_KINDS},
     "plain ridge": partial(make, "ridge", (20, 31, 40, 7, 9), 11),
     "plain logistic": partial(make, "logistic", (20, 31, 40, 7, 9), 11),
+    "ridge of long rows": partial(make, "ridge", (20, 31, 40, 7, 9), 50),
+    "multinomial of long rows": partial(weighted, "multinomial", (20, 31, 40, 7, 9), 50),
     "linear systems": partial(systems, (20, 31, 40, 7, 9), 3),
     "ridge stream": partial(fs.problems.RidgeStream, n_clients=5, dim=11),
     "logistic stream": partial(fs.problems.LogisticStream, n_clients=5, dim=11),

@@ -1,4 +1,4 @@
-"""Several classes: records are read for two classes at a time."""
+"""Several classes: records are read for up to ten of them at a time."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fedscaffold.engines import Native
 from tests.samples import weighted
 
 
-@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@pytest.mark.parametrize("n_classes", [2, 3, 6, 23])
 @pytest.mark.parametrize("batch_size", [1, 11, None])
 def test_any_number_of_classes(n_classes: int, batch_size: int | None) -> None:
     rng = np.random.default_rng(n_classes)

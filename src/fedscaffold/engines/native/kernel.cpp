@@ -39,7 +39,12 @@ template <class T> struct Run { /* shared by all clients of a call */
     Int span, step, stride;         /* places in lists: of a client's rows, of a step's columns, of a class's slopes */
     Word4 mask;                     /* of the last vector's own numbers */
     T scale, *decay;
+    Int sides;                      /* classes whose vectors are side by side in a model */
     Int place(Int i) const { return i < split ? i : i - tail + split; } /* of coordinate i in a model */
+    Int place(Int k, Int i) const { /* and in class k's */
+        const Int at = place(i), within = at % LANES<T>;
+        return (k / sides * tall + at - within) * sides + k % sides * LANES<T> + within;
+    }
 };
 
 template <class T> struct Client {
@@ -71,65 +76,74 @@ template <int BEGIN, int END, int MOST, class F> INLINE void in_fixed_groups(F f
     if constexpr (BEGIN + MOST <= END) f(Size<BEGIN>(), Size<MOST>()), in_fixed_groups<BEGIN + MOST, END, MOST>(f);
     else if constexpr (MOST > 1) in_fixed_groups<BEGIN, END, MOST / 2>(f);
 }
-template <int NV, class T, class F> INLINE void for_vectors(const Run<T> &run, F f) { /* f(which, where in a row, whether it is the last) */
+template <int NV, class T, class F> INLINE void for_vectors(const Run<T> &run, F f, Int v = 0) { /* f(which, where in a row, whether it is the last) */
     if constexpr (NV > 0) { UNROLL for (int v = 0; v < NV; v++) f(v, v + 1 < NV ? v * LANES<T> : run.tail, v + 1 == NV); }
     else {
-        Int v = 0;
         for (; v + 1 < run.vectors; v++) f(v, v * LANES<T>, false);
         f(v, run.tail, true);
     }
 }
-template <class T> INLINE void clear_repeated(const Run<T> &run, T *theta) {
-    T *last = theta + run.split;
-    write(last, read_as<Word4>(last) & run.mask);
+template <bool MANY> constexpr int SIDES = MANY ? MOST_SIDES : 1;
+template <int NV, bool MANY, class T, class F> INLINE void for_sides(const Run<T> &run, F f) { /* the same with the type of a register: a vector, two, or two classes' */
+    Int v = 0;
+    if constexpr (NV == 0 && !MANY) for (; v + MOST_SIDES < run.vectors; v += MOST_SIDES) f(v, v * LANES<T>, false, Vector<T, MOST_SIDES>{});
+    for_vectors<NV>(run, [&](Int v, Int at, bool last) INLINED { f(v, at, last, Vector<T, SIDES<MANY>>{}); }, v);
+}
+template <int S = 1, class T> INLINE void clear_repeated(const Run<T> &run, T *theta) {
+    T *last = theta + run.split * S;
+    UNROLL for (int s = 0; s < S; s++) write(last + s * LANES<T>, read_as<Word4>(last + s * LANES<T>) & run.mask);
 }
 
 /* ------------------------------------------------- the parts of a step */
-constexpr int RECORDS = 8; /* of a group; with several classes, as many of them as make 16 sums, but at most 8 */
-template <int G, bool MANY> constexpr int CLASSES = !MANY ? 1 : G > 2 ? 16 / G : 8;
+constexpr int RECORDS = 8; /* of a group; with several classes, as many of them as make 16 sums, but at most eight, or five pairs */
+template <int G, bool MANY> constexpr int CLASSES = !MANY ? 1 : G > 2 ? 16 / G : MOST_SIDES == 2 ? 5 : 8;
 
 constexpr auto as_it_is = [](Int, auto margin) INLINED { return margin; };
 /* z_kb = finish(b, rows_b . theta_k) for n records b and all classes k. */
 template <class T, int NV, bool MANY, class R, class F> INLINE void margins(const Run<T> &run, const R rows, Int n, const T *theta, T *z, F finish) {
+    constexpr int L = LANES<T>, S = SIDES<MANY>;
     typedef Vector<T> V;
-    constexpr int L = LANES<T>;
+    typedef Vector<T, S> W;
     constexpr bool KEPT = NV > 0 && !MANY; /* a short model stays in registers */
-    V kept[KEPT ? NV : 1];
+    W kept[KEPT ? NV : 1];
     if constexpr (KEPT) UNROLL for (int v = 0; v < NV; v++) kept[v] = read(theta + v * L);
     in_groups<RECORDS>(0, n, [&](Int b, auto size) INLINED {
         constexpr int G = decltype(size)::n;
         const T *x[G];
         UNROLL for (int g = 0; g < G; g++) x[g] = rows[b + g];
-        in_groups<CLASSES<G, MANY>>(0, MANY ? run.job.classes : 1, [&](Int k, auto some) INLINED {
+        in_groups<CLASSES<G, MANY>>(0, MANY ? (run.job.classes + S - 1) / S : 1, [&](Int k, auto some) INLINED {
             constexpr int C = decltype(some)::n;
-            V a[C * G];
-            UNROLL for (int i = 0; i < C * G; i++) a[i] = V{};
+            W a[C * G];
+            V part[C * S * G];
+            UNROLL for (int i = 0; i < C * G; i++) a[i] = W{};
             for_vectors<NV>(run, [&](Int v, Int at, bool) INLINED {
-                V model[C];
-                UNROLL for (int c = 0; c < C; c++) model[c] = KEPT ? kept[v] : read(theta + (k + c) * run.tall + v * L);
+                W model[C];
+                UNROLL for (int c = 0; c < C; c++) model[c] = KEPT ? kept[v] : read_as<W>(theta + ((k + c) * run.tall + v * L) * S);
                 UNROLL for (int g = 0; g < G; g++) {
-                    const V row = read(x[g] + at);
+                    const W row = on_sides<W>(read(x[g] + at));
                     UNROLL for (int c = 0; c < C; c++) a[c * G + g] = fused(row, model[c], a[c * G + g]);
                 }
             });
+            UNROLL for (int i = 0; i < C * S * G; i++) part[i] = side<V>(a[i / (S * G) * G + i % G], i / G % S);
             if (MANY && G == 1 && run.stride == 1) { /* the classes of a single record, side by side */
-                sums<C>(a);
-                UNROLL for (int i = 0; i * L < C; i++) write(z + k + i * L, a[i]);
-            } else UNROLL for (int c = 0; c < C; c++) {
-                sums<G>(a + c * G);
-                UNROLL for (int i = 0; i * L < G; i++) write(z + (k + c) * run.stride + b + i * L, finish(b + i * L, a[c * G + i]));
+                sums<C * S>(part);
+                UNROLL for (int i = 0; i * L < C * S; i++) write(z + k * S + i * L, part[i]);
+            } else UNROLL for (int c = 0; c < C * S; c++) {
+                sums<G>(part + c * G);
+                UNROLL for (int i = 0; i * L < G; i++) write(z + (k * S + c) * run.stride + b + i * L, finish(b + i * L, part[c * G + i]));
             }
         });
     });
 }
 
 /* now_c <- now_c + sum_g slopes_cg x_g, in two chains, so that a sum waits half as long for the one before. */
-template <int G, int C, class T, class V> INLINE void add_group(const T *const *x, Int at, const V *slopes, V *now) {
+template <int G, int C, bool MANY, class T, class W, class V> INLINE void add_group(const T *const *x, Int at, const W *slopes, V *now) {
     V chain[C][2];
     UNROLL for (int g = 0; g < G; g++) {
-        const V row = read(x[g] + at);
+        V row;
+        if constexpr (MANY) row = on_sides<V>(read(x[g] + at)); else row = read_as<V>(x[g] + at);
         UNROLL for (int c = 0; c < C; c++) {
-            const V slope = slopes[c * G + g];
+            const V slope = side<V>(slopes[c * G + g], 0);
             if (G == 1) now[c] = fused(slope, row, now[c]);
             else chain[c][g % 2] = g < 2 ? slope * row : fused(slope, row, chain[c][g % 2]);
         }
@@ -140,30 +154,41 @@ template <int G, int C, class T, class V> INLINE void add_group(const T *const *
 /* to_k = from_k + sum_b z_kb rows_b, after decay and push if this is the step's first block of records. */
 template <class T, int NV, bool MANY, class R>
 INLINE void descend(const Run<T> &run, const R rows, Int n, bool first, const T *from, T *to, const T *push, const T *z) {
-    typedef Vector<T> V;
-    constexpr int L = LANES<T>;
+    constexpr int L = LANES<T>, S = SIDES<MANY>;
+    typedef Vector<T, MANY || NV == 0 ? MOST_SIDES : 1> W;
     constexpr bool KEPT = NV > 0 && !MANY;
-    V kept[KEPT ? NV : 1];
-    auto begun = [&](Int k, Int v) INLINED {
-        const Int at = k * run.tall + v * L;
-        return first ? fused(read(run.decay + v * L), read(from + at), read(push + at)) : read(to + at);
+    W kept[KEPT ? NV : 1];
+    auto begun = [&](Int k, Int v, auto zero) INLINED {
+        typedef decltype(zero) U;
+        const Int at = (k * run.tall + v * L) * S;
+        if (!first) return read_as<U>(to + at);
+        U decay;
+        if constexpr (MANY) decay = on_sides<U>(read(run.decay + v * L)); else decay = read_as<U>(run.decay + v * L);
+        return fused(decay, read_as<U>(from + at), read_as<U>(push + at));
     };
-    if constexpr (KEPT) UNROLL for (int v = 0; v < NV; v++) kept[v] = begun(0, v);
+    if constexpr (KEPT) UNROLL for (int v = 0; v < NV; v++) kept[v] = begun(0, v, W{});
     in_groups<RECORDS>(0, n, [&](Int b, auto size) INLINED {
         constexpr int G = decltype(size)::n;
         const T *x[G];
         UNROLL for (int g = 0; g < G; g++) x[g] = rows[b + g];
-        in_groups<CLASSES<G, MANY>>(0, MANY ? run.job.classes : 1, [&](Int k, auto some) INLINED {
+        in_groups<CLASSES<G, MANY>>(0, MANY ? (run.job.classes + S - 1) / S : 1, [&](Int k, auto some) INLINED {
             constexpr int C = decltype(some)::n;
-            V slopes[C * G];
-            UNROLL for (int c = 0; c < C; c++) UNROLL for (int g = 0; g < G; g++) slopes[c * G + g] = all(z[(k + c) * run.stride + b + g]);
-            for_vectors<NV>(run, [&](Int v, Int at, bool) INLINED {
-                T *const model = to + k * run.tall + v * L;
-                V now[C];
-                UNROLL for (int c = 0; c < C; c++) now[c] = KEPT ? kept[v] : b == 0 ? begun(k + c, v) : read(model + c * run.tall);
-                add_group<G, C>(x, at, slopes, now);
+            W slopes[C * G];
+            UNROLL for (int c = 0; c < C; c++) UNROLL for (int g = 0; g < G; g++) {
+                const T *const first_side = z + (k + c) * S * run.stride + b + g;
+                slopes[c * G + g] = on_sides<W>(*first_side, first_side[(S - 1) * run.stride]);
+            }
+            for_sides<NV, MANY>(run, [&](Int v, Int at, bool, auto zero) INLINED {
+                typedef decltype(zero) U;
+                T *const model = to + (k * run.tall + v * L) * S;
+                U now[C];
+                UNROLL for (int c = 0; c < C; c++) {
+                    if constexpr (KEPT) now[c] = kept[v];
+                    else now[c] = b == 0 ? begun(k + c, v, zero) : read_as<U>(model + c * run.tall * S);
+                }
+                add_group<G, C, MANY>(x, at, slopes, now);
                 if constexpr (KEPT) kept[v] = now[0];
-                else UNROLL for (int c = 0; c < C; c++) write(model + c * run.tall, now[c]);
+                else UNROLL for (int c = 0; c < C; c++) write(model + c * run.tall * S, now[c]);
             });
         });
     });
@@ -197,36 +222,36 @@ template <class T> INLINE Vector<T> common_slopes(Int common, T scale, Vector<T>
 }
 
 /* z_kb <- -(step size / B) weight (p_k - [y = k]) for the classes k of n records, of a norm up to their limit. */
-template <class T> NOINLINE void softmax(const Run<T> &run, const Lists<T> &lists, Int at, Int n, T *z) {
-    typedef Vector<T> V;
-    constexpr int L = LANES<T>;
+template <class T, bool SINGLE> NOINLINE void softmax(const Run<T> &run, const Lists<T> &lists, Int at, Int n, T *z) {
+    typedef Vector<T, SINGLE ? 1 : MOST_SIDES> V; /* of a single record's classes, or of records */
+    constexpr Int L = sizeof(V) / sizeof(T);
     const Int classes = run.job.classes, stride = run.stride;
-    const bool single = stride == 1; /* its classes are side by side, and copies of them in the last vector's places that are left */
     const T *const weight = lists.column[WEIGHT], sign_and_scale = lists.column[LIMIT] ? (T)-1 : -run.scale;
     auto factor_of = [&](Int b) { return weight ? sign_and_scale * weight[at + b] : sign_and_scale; };
     V lanes, largest, total;
     for (int i = 0; i < L; i++) lanes[i] = i;
-    const Int vectors = single ? (classes + L - 1) / L : classes, apart = single ? L : stride;
+    const Int vectors = SINGLE ? (classes + L - 1) / L : classes, apart = SINGLE ? L : stride;
+    if (SINGLE && classes % MOST_SIDES) for (Int k = classes; k < vectors * L; k++) z[k] = z[0]; /* else copies fill the last vector's places */
     for (Int b = 0; b < n; b += L) {
-        largest = read(z + b), total = V{};
+        largest = read_as<V>(z + b), total = V{};
         for (Int k = 1; k < vectors; k++) {
-            const V next = read(z + k * apart + b);
+            const V next = read_as<V>(z + k * apart + b);
             largest = next > largest ? next : largest;
         }
-        if (single) {
+        if (SINGLE) {
             for (int i = 1; i < L; i++) largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
-            largest = all(largest[0]);
+            largest = all<V>(largest[0]);
         }
         for (Int k = 0; k < vectors; k++) {
-            V e = exponential(read(z + k * apart + b) - largest);
-            if (single) e = lanes + (T)(k * L) < all((T)classes) ? e : V{};
+            V e = exponential_of(read_as<V>(z + k * apart + b) - largest, (T)0);
+            if (SINGLE) e = lanes + (T)(k * L) < all<V>((T)classes) ? e : V{};
             write(z + k * apart + b, e), total += e;
         }
-        V factor = all(single ? factor_of(0) : sign_and_scale);
-        if (single) sums<1>(&total), total = all(total[0]);
-        else if (weight) factor *= read(weight + at + b);
+        V factor = all<V>(SINGLE ? factor_of(0) : sign_and_scale);
+        if constexpr (SINGLE) sums<1>(&total), total = all<V>(total[0]);
+        else if (weight) factor *= read_as<V>(weight + at + b);
         const V share = factor / total;
-        for (Int k = 0; k < vectors; k++) write(z + k * apart + b, read(z + k * apart + b) * share);
+        for (Int k = 0; k < vectors; k++) write(z + k * apart + b, read_as<V>(z + k * apart + b) * share);
     }
     for (Int b = 0; b < n; b++) {
         const T label = lists.column[TARGET][at + b];
@@ -266,12 +291,12 @@ template <class T, int NV, bool MANY, bool LISTED> NOINLINE void steps(const Run
             margins<T, NV, MANY>(run, rows(lists.m, lists.all_m), n, c.theta, z, [&](Int i, Vector<T> margin) INLINED {
                 return MANY ? margin : common_slopes(common, run.scale, margin, y + i);
             });
-            if (MANY) softmax(shared, given, at, n, z);
+            if (MANY) (run.stride == 1 ? softmax<T, true> : softmax<T, false>)(shared, given, at, n, z);
             else if (common < 0) general_slopes(shared, given, at, n, z);
             descend<T, NV, MANY>(run, rows(lists.x, lists.all_x), n, b == 0, c.theta, next, c.push + h * c.push_stride, z);
         }
         if (next != c.theta) c.next = c.theta, c.theta = next;
-        for (Int k = 0; k < (MANY ? run.job.classes : 1); k++) clear_repeated(run, c.theta + k * run.tall);
+        for (Int k = 0; k < run.job.classes; k += SIDES<MANY>) clear_repeated<SIDES<MANY>>(run, c.theta + k * run.tall);
         fetch(c);
     }
     *team = c;
@@ -312,12 +337,15 @@ template <class T, int NV, int B, int TEAM> NOINLINE void small_steps(const Run<
         }
         UNROLL for (int s = 0; s < TEAM; s++) {
             const T *push = own[s].push + h * own[s].push_stride;
-            V each[B];
-            UNROLL for (int g = 0; g < B; g++) row[g] = lists.x[s * run.span + h * B + g], each[g] = all(z[(s * B + g) / L][(s * B + g) % L]);
-            for_vectors<NV>(run, [&](Int v, Int at, bool last) INLINED {
-                V now = fused(last ? last_decay : decay, model(s, v), read(push + v * L));
+            Vector<T, NV ? 1 : MOST_SIDES> each[B];
+            UNROLL for (int g = 0; g < B; g++) row[g] = lists.x[s * run.span + h * B + g], each[g] = all<Vector<T, NV ? 1 : MOST_SIDES>>(z[(s * B + g) / L][(s * B + g) % L]);
+            for_sides<NV, false>(run, [&](Int v, Int at, bool last, auto zero) INLINED {
+                typedef decltype(zero) U;
+                U now;
+                if constexpr (NV > 0) now = t[s][v]; else now = read_as<U>(own[s].theta + v * L);
+                now = fused(on_sides<U>(last ? last_decay : decay), now, read_as<U>(push + v * L));
                 in_fixed_groups<0, B, RECORDS>([&](auto b, auto size) INLINED {
-                    add_group<decltype(size)::n, 1>(row + decltype(b)::n, at, each + decltype(b)::n, &now);
+                    add_group<decltype(size)::n, 1, false>(row + decltype(b)::n, at, each + decltype(b)::n, &now);
                 });
                 if constexpr (NV > 0) t[s][v] = last ? (V)((Word4)now & run.mask) : now;
                 else write(own[s].theta + v * L, now);
@@ -498,7 +526,7 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
         longest = larger(longest, steps_of(i));
         if (!streamed) largest = larger(largest, job.offsets[client_of(i) + 1] - job.offsets[client_of(i)]);
     }
-    Run<T> run{job, (d + L - 1) / L, 0, 0, larger(0, d - L), full ? largest : job.batch, 0, 0, 0, 0, {}, 0, nullptr};
+    Run<T> run{job, (d + L - 1) / L, 0, 0, larger(0, d - L), full ? largest : job.batch, 0, 0, 0, 0, {}, 0, nullptr, job.loss == SOFTMAX ? MOST_SIDES : 1};
     run.tall = run.vectors * L, run.split = run.tall - L;
     run.block = larger(8, FIRST_LEVEL / (Int)(d * sizeof(T)) / 8 * 8);
     run.scale = (T)(job.step_size / run.batch);
@@ -509,7 +537,7 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
     run.stride = job.batch == 1 ? 1 : smaller(run.block, run.batch) + 2 * L;
     if (!full) run.step = plan.team * run.batch;
     const Key key(job.seed), noise_key(job.noise_seed), law_key(job.law_seed);
-    const Int noisy = job.limits != nullptr, model = job.classes * run.tall;
+    const Int noisy = job.limits != nullptr, classes = rounded_up(job.classes, run.sides), model = classes * run.tall;
     const Int at_once = larger(1, smaller(longest, streamed ? NUMBERS_AT_ONCE / (run.batch * d) : full && !noisy ? longest : DRAWS_AT_ONCE / run.batch));
     const Int listed = larger(full ? largest : at_once * run.step, job.anchor ? largest : 0) + 3 * L;
     run.span = full ? 0 : rounded_up(at_once * run.batch, 4);
@@ -526,7 +554,7 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
         if (job.m || job.loss == LINEAR_SYSTEM) memory.take(lists.m, plan.team * run.span + listed);
         for (int k = 0; k < COLUMNS; k++)
             if (k == TARGET || (k <= WEIGHT ? job.columns == 3 && job.loss != LINEAR_SYSTEM : k == LIMIT ? noisy : job.anchor != nullptr)) memory.take(lists.column[k], listed + (streamed ? 2 * GROUP : 0));
-        memory.take(lists.z, larger(job.classes * run.stride, d) + 3 * L);
+        memory.take(lists.z, larger(classes * run.stride, d) + 3 * L);
         memory.take(order, largest + 4), memory.take(jumps, run.batch), memory.take(rows, rounded_up(drawn, 32) + 64), memory.take(noise, noise_count);
         memory.take(features, streamed ? drawn * d + 2 * GROUP : 0), memory.take(margin, streamed ? drawn + 2 * GROUP : 0), memory.take(law, streamed ? 2 * d + 2 * GROUP : 0);
         for (int s = 0; s < plan.team; s++) {
@@ -577,7 +605,7 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
             const double *correction = job.correction + r * job.correction_repetition + k * job.correction_client;
             T *push = c.push + (noisy ? at_once * model : 0); /* with noise a push for each step is made of it */
             for (Int g = 0; g < job.classes; g++) for (Int i = 0; i < d; i++) {
-                const Int to = g * run.tall + run.place(i), from = g * d + i;
+                const Int to = run.place(g, i), from = g * d + i;
                 c.theta[to] = (T)theta[from];
                 const double l2 = i < d - job.unpenalised ? job.l2 : 0.0;
                 push[to] = (T)(-job.step_size * (correction[from] - (job.anchor ? l2 * job.anchor[r * dim + from] : 0.0)));
@@ -617,7 +645,7 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
                 draw_noise(c.noise_words, number / NOISE_GROUP * 8, (skip + count * dim + NOISE_GROUP - 1) / NOISE_GROUP, noise);
                 const double deviation = -job.step_size * job.noise / run.batch;
                 for (Int step = 0; step < count; step++) for (Int g = 0; g < job.classes; g++) for (Int i = 0; i < d; i++) {
-                    const Int to = g * run.tall + run.place(i);
+                    const Int to = run.place(g, i);
                     c.push[step * model + to] = c.push[at_once * model + to] + (T)(deviation * noise[skip + step * dim + g * d + i]);
                 }
             }
@@ -657,7 +685,7 @@ template <class T> int run_clients(const Job &job, Int begin, Int end) {
         for (int s = 0; s < together; s++) {
             const Int mine = item + s;
             double *out = job.out + (mine % R * job.count + begin + mine / R) * dim;
-            for (Int g = 0; g < job.classes; g++) for (Int i = 0; i < d; i++) out[g * d + i] = team[s].theta[g * run.tall + run.place(i)];
+            for (Int g = 0; g < job.classes; g++) for (Int i = 0; i < d; i++) out[g * d + i] = team[s].theta[run.place(g, i)];
         }
         item += together;
     }

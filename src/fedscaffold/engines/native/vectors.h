@@ -1,6 +1,7 @@
 /* Vectors of 32 bytes and the few operations on them that the kernel needs, with the same bits on every machine.
  *
- * A vector has four doubles or eight floats in the source whatever registers the machine has. A product is fused with
+ * A vector has four doubles or eight floats in the source whatever registers the machine has; those of AVX-512 may hold two,
+ * side by side, each with its operations. A product is fused with
  * a sum where `fused` is written and nowhere else (the build passes -ffp-contract=off); without FMA instructions the
  * C library rounds it once, too. */
 #pragma once
@@ -24,17 +25,24 @@ typedef double Double4 __attribute__((vector_size(32)));
 typedef float Float8 __attribute__((vector_size(32)));
 typedef float Float4 __attribute__((vector_size(16)));
 typedef uint64_t Word4 __attribute__((vector_size(32)));
-typedef uint32_t Word8 __attribute__((vector_size(32)));
 
-template <class T> struct VectorOf;
-template <> struct VectorOf<double> { typedef Double4 type; };
-template <> struct VectorOf<float> { typedef Float8 type; };
-template <class T> using Vector = typename VectorOf<T>::type;
+template <class T, int SIDES> struct VectorOf;
+template <> struct VectorOf<double, 1> { typedef Double4 type; };
+template <> struct VectorOf<float, 1> { typedef Float8 type; };
+template <> struct VectorOf<double, 2> { typedef double type __attribute__((vector_size(64))); };
+template <> struct VectorOf<float, 2> { typedef float type __attribute__((vector_size(64))); };
+template <class T, int SIDES = 1> using Vector = typename VectorOf<T, SIDES>::type;
 template <class T> constexpr int LANES = 32 / sizeof(T);
+#if defined(__AVX512F__)
+constexpr int MOST_SIDES = 2;
+#else
+constexpr int MOST_SIDES = 1;
+#endif
 
 template <class V> INLINE V read_as(const void *p) { V v; memcpy(&v, p, sizeof v); return v; }
 template <class T> INLINE Vector<T> read(const T *p) { return read_as<Vector<T>>(p); }
 template <class V> INLINE void write(void *p, V v) { memcpy(p, &v, sizeof v); }
+template <class V, class T> INLINE V all(T a) { return a - V{}; }
 INLINE Double4 all(double a) { return Double4{a, a, a, a}; }
 INLINE Float8 all(float a) { return Float8{a, a, a, a, a, a, a, a}; }
 INLINE Word4 all(uint64_t a) { return Word4{a, a, a, a}; }
@@ -43,12 +51,15 @@ INLINE Int larger(Int a, Int b) { return a > b ? a : b; }
 INLINE Int rounded_up(Int n, Int unit) { return (n + unit - 1) / unit * unit; }
 
 #if defined(__clang__)
-INLINE Double4 fused(Double4 a, Double4 b, Double4 c) { return __builtin_elementwise_fma(a, b, c); }
-INLINE Float8 fused(Float8 a, Float8 b, Float8 c) { return __builtin_elementwise_fma(a, b, c); }
+template <class V> INLINE V fused(V a, V b, V c) { return __builtin_elementwise_fma(a, b, c); }
 INLINE Double4 root(Double4 x) { return __builtin_elementwise_sqrt(x); }
 #elif defined(__FMA__)
 INLINE Double4 fused(Double4 a, Double4 b, Double4 c) { return (Double4)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
 INLINE Float8 fused(Float8 a, Float8 b, Float8 c) { return (Float8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#if defined(__AVX512F__)
+INLINE Vector<double, 2> fused(Vector<double, 2> a, Vector<double, 2> b, Vector<double, 2> c) { return (Vector<double, 2>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c); }
+INLINE Vector<float, 2> fused(Vector<float, 2> a, Vector<float, 2> b, Vector<float, 2> c) { return (Vector<float, 2>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#endif
 INLINE Double4 root(Double4 x) { return (Double4)_mm256_sqrt_pd((__m256d)x); }
 #else
 #if defined(__aarch64__)
@@ -60,6 +71,21 @@ FUSED Double4 fused(Double4 a, Double4 b, Double4 c) { for (int i = 0; i < 4; i+
 FUSED Float8 fused(Float8 a, Float8 b, Float8 c) { for (int i = 0; i < 8; i++) a[i] = __builtin_fmaf(a[i], b[i], c[i]); return a; }
 INLINE Double4 root(Double4 x) { for (int i = 0; i < 4; i++) x[i] = sqrt(x[i]); return x; }
 #endif
+/* Two vectors side by side in a register of 64 bytes, where there are such. With one side, W is V. */
+template <class W, class V> INLINE W on_sides(V v) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(W) != sizeof(V)) return (W)_mm512_maskz_broadcast_f64x4(0xFF, (__m256d)v); else
+#endif
+    return v;
+}
+template <class W, class T> INLINE W on_sides(T first, T second) { /* each in all elements of its side */
+    typedef Vector<double, sizeof(W) / 32> D;
+    if constexpr (sizeof(W) == 64) return (W)SHUFFLE((D)all<W>(first), (D)all<W>(second), 0, 1, 2, 3, 12, 13, 14, 15); else return all<W>(first);
+}
+template <class V, class W> INLINE V side(W w, int s) {
+    typedef Vector<double, sizeof(W) / 32> D;
+    if constexpr (sizeof(W) != sizeof(V)) return s ? (V)SHUFFLE((D)w, (D)w, 4, 5, 6, 7) : (V)SHUFFLE((D)w, (D)w, 0, 1, 2, 3); else return w;
+}
 /* Four whole numbers of 32 bits as words. */
 INLINE Word4 words_of(const int32_t *p) {
 #if defined(__AVX2__)
@@ -98,7 +124,7 @@ INLINE Double4 read4(const float *p) { return __builtin_convertvector(read_as<Fl
 /* c[0] + c[1] x + ... by Estrin's scheme, which waits less than Horner's. */
 template <int n, class T, class V> INLINE V polynomial(const T (&coefficients)[n], V x) {
     V c[n];
-    UNROLL for (int i = 0; i < n; i++) c[i] = all(coefficients[i]);
+    UNROLL for (int i = 0; i < n; i++) c[i] = all<V>(coefficients[i]);
     UNROLL for (int left = n; left > 1; left = (left + 1) / 2, x = x * x)
         UNROLL for (int i = 0; 2 * i < left; i++) c[i] = 2 * i + 1 < left ? fused(c[2 * i + 1], x, c[2 * i]) : c[2 * i];
     return c[0];
@@ -108,22 +134,19 @@ template <int n, class T, class V> INLINE V polynomial(const T (&coefficients)[n
 #if defined(__AVX__)
 INLINE Double4 clamped(Double4 x, double most) { return (Double4)_mm256_min_pd((__m256d)all(most), _mm256_max_pd((__m256d)all(-most), (__m256d)x)); }
 INLINE Float8 clamped(Float8 x, float most) { return (Float8)_mm256_min_ps((__m256)all(most), _mm256_max_ps((__m256)all(-most), (__m256)x)); }
-#else
-template <class V, class T> INLINE V clamped(V x, T most) { x = x < all(-most) ? all(-most) : x; return x > all(most) ? all(most) : x; }
 #endif
+template <class V, class T> INLINE V clamped(V x, T most) { x = x < -most ? all<V>(-most) : x; return x > most ? all<V>(most) : x; }
 
 /* e^x + plus by x = k ln 2 + r with |r| <= ln 2 / 2, the polynomial nearest to e^r there, and 2^k from its bits; relative errors
    are below 1e-15, or 1e-7 in single precision. Beyond BOUND it is e^BOUND. */
 template <class T> struct Exponent;
 template <> struct Exponent<double> {
-    typedef Word4 Bits;
     static constexpr double SERIES[] = {0x1p+0, 0x1.0000000000029p+0, 0x1.000000000004bp-1, 0x1.5555555548ca1p-3, 0x1.555555552faadp-5,
         0x1.1111113370bb1p-7, 0x1.6c16c20d51d5ap-10, 0x1.a01967c777449p-13, 0x1.a017fc452199p-16, 0x1.730bd3065ea1p-19, 0x1.2a468f8626cafp-22};
     static constexpr double BOUND = 708.0, ROUND_AND_BIAS = 0x1.8p52 + 1023.0, LN2 = 0x1.62e42feep-1, LN2_REST = 0x1.a39ef35793c76p-33;
     static constexpr int SHIFT = 52;
 };
 template <> struct Exponent<float> {
-    typedef Word8 Bits;
     static constexpr float SERIES[] = {0x1p+0f, 0x1.000000d5p+0f, 0x1.00000174p-1f, 0x1.5553c1p-3f, 0x1.55516p-5f, 0x1.12903cp-7f, 0x1.709ab2p-10f};
     static constexpr float BOUND = 87.0f, ROUND_AND_BIAS = 0x1.8p23f + 127.0f, LN2 = 0x1.62e4p-1f, LN2_REST = 0x1.7f7d1cp-20f;
     static constexpr int SHIFT = 23;
@@ -131,9 +154,9 @@ template <> struct Exponent<float> {
 template <class T, class V> INLINE V exponential_of(V x, T plus) {
     typedef Exponent<T> E;
     x = clamped(x, E::BOUND);
-    const V shifted = fused(x, all((T)0x1.71547652b82fep+0), all(E::ROUND_AND_BIAS)); /* a whole number, whose low bits are 2^k's exponent */
-    const V k = shifted - E::ROUND_AND_BIAS, r = fused(k, all(-E::LN2_REST), fused(k, all(-E::LN2), x));
-    return fused(polynomial(E::SERIES, r), (V)((typename E::Bits)shifted << E::SHIFT), all(plus));
+    const V shifted = fused(x, all<V>((T)0x1.71547652b82fep+0), all<V>(E::ROUND_AND_BIAS)); /* a whole number, whose low bits are 2^k's exponent */
+    const V k = shifted - E::ROUND_AND_BIAS, r = fused(k, all<V>(-E::LN2_REST), fused(k, all<V>(-E::LN2), x));
+    return fused(polynomial(E::SERIES, r), (V)((decltype(x < x))shifted << E::SHIFT), all<V>(plus));
 }
 INLINE Double4 exponential(Double4 x, double plus = 0) { return exponential_of(x, plus); }
 INLINE Float8 exponential(Float8 x, float plus = 0) { return exponential_of(x, plus); }
