@@ -85,9 +85,7 @@ def test_plans_at_the_edges(seed: int) -> None:
 def test_more_rounds_are_not_tried_if_noise_grows_after_the_lowest_error() -> None:
     """The error is lowest after two rounds and then rises: a smaller step size helps, twenty rounds do not."""
     case = plan_case(740101)
-    assert (
-        fs.plan(case.problem, progress=False, **case.request).rounds <= 5
-    )  # it was 14
+    assert fs.plan(case.problem, progress=False, **case.request).rounds <= 5  # it was 14
     rises, exact = np.array([9.0, 5.0, 1.0, 2.0]), np.zeros(4)
     assert not ErrorCurve(rises, exact).falls(0.5)
     assert ErrorCurve(rises[:3], exact[:3]).falls(0.5)

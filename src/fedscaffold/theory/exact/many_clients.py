@@ -374,9 +374,9 @@ class Way:
 
     def start(self) -> Law:
         """Return the covariances before the first round."""
-        zero = [np.zeros_like(array) for array in vars(self.rest).values() if array is not None]
-        N, d, _ = self.noise.gathered.shape
-        return Law(*zero, with_states=np.zeros((N, len(zero[0]), d)))
+        N, d, _ = self.rest.eta.shape
+        P, each = np.zeros_like(self.rest.P), np.zeros((N, d, d))
+        return Law(P, np.zeros((d, d)), each, each, np.zeros((N, len(P), d)))
 
     def excess(self, noise: Noise) -> float:
         """Return by how much a round's noise is more than the plateau's, relative."""
