@@ -82,6 +82,16 @@ def test_plans_at_the_edges(seed: int) -> None:
     assert share > 0.15  # a round more or less is a factor of six for one of them
 
 
+def test_more_rounds_are_not_tried_if_noise_grows_after_the_lowest_error() -> None:
+    """The error is lowest after two rounds and then rises: a smaller step size helps, twenty rounds do not."""
+    case = plan_case(740101)
+    assert fs.plan(case.problem, progress=False, **case.request).rounds <= 5  # it was 14
+    rises, exact = np.array([9.0, 5.0, 1.0, 2.0]), np.zeros(4)
+    assert not ErrorCurve(rises, exact).falls(0.5)
+    assert ErrorCurve(rises[:3], exact[:3]).falls(0.5)
+    assert ErrorCurve(np.array([9.0, 5.0, 4.0, 1.0, 1.1]), np.full(5, 0.1)).falls(0.5)  # a tenth is chance
+
+
 def test_the_work_of_a_plan_is_bounded() -> None:
     """An exact law of 12 clients that took minutes: noise feeds on itself, and 20 features have long memories."""
     case = plan_case(12174)

@@ -324,9 +324,13 @@ class ErrorCurve(NamedTuple):
         return int(below[0]) if below.size else None
 
     def falls(self, aim: float) -> bool:
-        """Return whether more rounds are missing: the error is above an aim, still falls, and is not chance."""
+        """Return whether more rounds are missing: the error is above an aim, still falls, and is not chance.
+
+        If an earlier error was lower by more than chance, the noise has grown since, and more rounds do not help.
+        """
         last, middle = self.errors[-1], self.errors[self.errors.size // 2]
-        return bool(last > aim and last < 0.9 * middle and self.spread[-1] <= 0.2 * last)
+        lowest = last <= self.errors.min() + 2.0 * self.spread[-1]
+        return bool(lowest and last > aim and last < 0.9 * middle and self.spread[-1] <= 0.2 * last)
 
     def is_precise(self, T: int) -> bool:
         """Return whether the standard error after T rounds is at most 5 %."""

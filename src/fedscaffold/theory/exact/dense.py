@@ -378,10 +378,16 @@ def doubled(powers: list[Array], X: Array) -> Array:
     return X
 
 
-def solve(apply: Callable[[Array], Array], right: Array, precondition: Callable[[Array], Array]) -> Array | None:
-    """Return the solution of a linear equation by GMRES; None if it does not converge."""
-    found, left, size = np.zeros_like(right), right, float(np.linalg.norm(right))
+def solve(
+    apply: Callable[[Array], Array], right: Array, precondition: Callable[[Array], Array],
+    guess: Array | float = 0.0,
+) -> Array | None:  # fmt: skip
+    """Return the solution of a linear equation by GMRES from a guess; None if it does not converge."""
+    found, size = np.zeros_like(right) + guess, float(np.linalg.norm(right))
+    left = right - apply(found) if np.any(guess) else right
     for _ in range(3):  # of at most 40 steps each
+        if np.linalg.norm(left) <= 1e-8 * size:
+            break
         basis, images = [left / np.linalg.norm(left)], np.zeros((41, 40))
         for k in range(40):
             new = apply(precondition(basis[k]))
@@ -397,7 +403,7 @@ def solve(apply: Callable[[Array], Array], right: Array, precondition: Callable[
             basis.append(new / images[k + 1, k])
         found = found + precondition(np.tensordot(shares, np.stack(basis[: shares.size]), axes=1))
         before, left = np.linalg.norm(left), right - apply(found)
-        if np.linalg.norm(left) <= 1e-8 * size or np.linalg.norm(left) > 0.1 * before:  # all that rounding leaves
+        if np.linalg.norm(left) > 0.1 * before:  # all that rounding leaves
             break
     return found if np.linalg.norm(left) <= 1e-6 * size else None
 

@@ -13,7 +13,7 @@ M·d states, M about ten, in place of N·d. The noise e_c of a round has the cov
 an affine function of the second moments of the local models, to which it adds itself. FedAvg has the one state θ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -94,6 +94,7 @@ class Law:
     cov_theta: Array  # (d, d)
     theta_eta: Array  # Cov(θ, η_c), (N, d, d)
     eta: Array  # Cov η_c, (N, d, d)
+    with_states: Array | None = None  # Cov(x, η_c), (N, M d, d): on the way to the plateau
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,10 +244,7 @@ class ManyClients:
         return second
 
     def plateau(self) -> tuple[Law, Noise]:
-        """Return the stationary law and the noise of its rounds.
-
-        The noise at the nodes is an affine function of itself: repeated if it contracts quickly, by GMRES if not.
-        """
+        """Return the stationary law and the noise of its rounds."""
         means, (N, d) = self.resting(), self.q.slopes.shape
         nothing = Law(np.zeros_like(self.system.matrix), np.zeros((d, d)), *np.zeros((2, N, d, d)))
         if self.system.powers and not self.factors.any():  # which raises if rounds do not contract
@@ -256,35 +254,34 @@ class ManyClients:
         def caused(noise: Noise) -> Law:
             return self.law(self.system.lyapunov(noise.input), noise.gathered)
 
+        def after(nodes: Array) -> Array:
+            return self.observed(caused(Noise(self, nodes)), means, nodes).nodes
+
         if self.scaffold:  # whose local models rest at θ*
             there = self.factors[:, None, None] * self.q.covariances_at_optimum
             zero = np.repeat(there[:, None], len(self.steps.nodes), axis=1)
         else:
             zero = self.observed(nothing, means, None).nodes
-        noise, law = Noise(self, zero), nothing
-        last, size = np.inf, np.inf
-        for _ in range(12):
-            law, before = caused(noise), size
-            size = float(np.trace(law.cov_theta))
-            change = abs(size - before)
-            rate = change / last if np.isfinite(last) else 0.5
-            if rate > 0.5:
-                break
-            if change * rate <= 0.5 * self.tolerance * size:
-                return law, noise
-            last, noise = change, self.observed(law, means, noise.nodes)
-
-        def after(nodes: Array) -> Array:
-            return self.observed(caused(Noise(self, nodes)), means, nodes).nodes
-
-        nodes = solve(lambda C: C - (after(C) - zero), zero, lambda C: C)
-        if nodes is None:
-            raise no_plateau()
-        noise = Noise(self, nodes)
+        noise = self.settled_noise(after, zero, zero, self.tolerance)
         sizes, law = np.trace(noise.gathered, axis1=1, axis2=2), caused(noise)
         if sizes.min() < -1e-6 * sizes.max() or not np.trace(law.cov_theta) >= 0.0:
             raise no_plateau()
         return law, noise
+
+    def settled_noise(self, after: Callable[[Array], Array], zero: Array, guess: Array, within: float) -> Noise:
+        """Return the noise C = after(C), for an affine map with after(0) = zero; NoPlateau if there is none.
+
+        The map is repeated if it contracts quickly, and solved by GMRES from there if not.
+        """
+        nodes = guess
+        for _ in range(6):
+            before, nodes = nodes, after(nodes)
+            if np.linalg.norm(nodes - before) <= within * np.linalg.norm(nodes):
+                return Noise(self, nodes)
+        solved = solve(lambda C: C - (after(C) - zero), zero, lambda C: C, nodes)
+        if solved is None:
+            raise no_plateau()
+        return Noise(self, solved)
 
     # means
 
@@ -353,7 +350,7 @@ class ManyClients:
         at, noise, begin, share, fall = way.start(), way.noise, 0, 0.0, 1.0
         curve, rest = np.empty(rounds + 1), not self.factors.any()
         for t, (theta, ahead) in zip(range(rounds + 1), self.mean_path(theta0), strict=False):
-            curve[t] = theta @ theta + np.trace(self.system.cov_theta(at.P))
+            curve[t] = theta @ theta + np.trace(at.cov_theta)
             if not rest and (t == 0 or t == begin + max(1, begin // 16)):
                 last, noise = way.excess(noise), way.noise_at(at, theta, ahead[way.clients], noise, share)
                 if t > 0:
@@ -366,15 +363,6 @@ class ManyClients:
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
-    """Covariances before a round."""
-
-    P: Array  # of the states
-    with_states: Array  # of the states with η_c, the latter in the eigenbases, (N, M d, d)
-    eta: Array  # of η_c, in the eigenbases, (N, d, d)
-
-
-@dataclass(frozen=True, eq=False)
 class Way:
     """Covariances on the way from a fixed start to the plateau."""
 
@@ -384,10 +372,11 @@ class Way:
     noise: Noise  # on the plateau
     others: Array  # the other clients' noise on the plateau, in the states
 
-    def start(self) -> Moment:
+    def start(self) -> Law:
         """Return the covariances before the first round."""
-        P, eta = np.zeros_like(self.many.system.matrix), np.zeros_like(self.noise.gathered)
-        return Moment(P, np.zeros((len(eta), len(P), eta.shape[1])), eta)
+        N, d, _ = self.rest.eta.shape
+        P, each = np.zeros_like(self.rest.P), np.zeros((N, d, d))
+        return Law(P, np.zeros((d, d)), each, each, np.zeros((N, len(P), d)))
 
     def excess(self, noise: Noise) -> float:
         """Return by how much a round's noise is more than the plateau's, relative."""
@@ -404,45 +393,34 @@ class Way:
         rest = self.noise.gathered
         return self.sizes(noise.gathered - rest) <= 1e-3 * self.sizes(rest)
 
-    def law(self, at: Moment) -> Law:
-        """Return the law of θ and η_c before a round."""
-        U, (M, d, _) = self.many.powers.U, self.many.system.J.shape
-        theta_eta = transposed(U) @ at.with_states.reshape(len(U), M, d, d).sum(axis=1)
-        return Law(at.P, self.many.system.cov_theta(at.P), theta_eta, at.eta)
-
-    def noise_at(self, at: Moment, theta: Array, ahead: Array, guess: Noise, share: float) -> Noise:
+    def noise_at(self, law: Law, theta: Array, ahead: Array, guess: Noise, share: float) -> Noise:
         """Return the noise of a round with given means, from an earlier one and the share of its excess left."""
-        many, law = self.many, self.law(at)
+        many = self.many
         means = theta, np.einsum("cij,cj->ci", many.powers.U, ahead)
-        found = Noise(many, self.noise.nodes + share * (guess.nodes - self.noise.nodes))
-        for _ in range(16):
-            before, found = found, many.observed(law, means, found.nodes)
-            if self.sizes(found.gathered - before.gathered) <= 10.0 * many.tolerance * self.sizes(found.gathered):
-                return found
-        zero = many.observed(law, means, None).nodes
-        solved = solve(lambda C: C - (many.observed(law, means, C).nodes - zero), zero, lambda C: C)
-        if solved is None:
-            raise no_plateau()
-        return Noise(many, solved)
+        zero, begin = many.observed(law, means, None).nodes, self.noise.nodes
+        begin = begin + share * (guess.nodes - begin)
+        return many.settled_noise(lambda C: many.observed(law, means, C).nodes, zero, begin, 10.0 * many.tolerance)
 
-    def after(self, at: Moment, noise: Noise, share: float, *, clients: bool) -> Moment:
+    def after(self, law: Law, noise: Noise, share: float, *, clients: bool) -> Law:
         """Return the covariances one round later, with a share of a noise's excess; without `clients`, P only."""
         many, system, own = self.many, self.many.system, self.many.powers
         beyond = noise.input - self.noise.input + self.excess(noise) * self.others
-        P = system.times(system.times(at.P).T) + self.noise.input + self.others + share * beyond
+        P = system.times(system.times(law.P).T) + self.noise.input + self.others + share * beyond
         if not (clients and many.scaffold):
-            return replace(at, P=P)
+            return replace(law, P=P, cov_theta=system.cov_theta(P))
         Q = self.noise.gathered + share * (noise.gathered - self.noise.gathered)
         (M, d, _), keep, reach = system.J.shape, 1.0 - own.delta, many.reach
-        law, J, c = self.law(at), system.J.reshape(M * d, d), np.repeat(system.c, d)[:, None]
-        with_theta = c * system.with_theta(at.P).reshape(M * d, d) + J @ law.cov_theta
+        J, c = system.J.reshape(M * d, d), np.repeat(system.c, d)[:, None]
+        assert law.with_states is not None  # as all laws on the way begin at `start`
+        with_theta = c * system.with_theta(law.P).reshape(M * d, d) + J @ law.cov_theta
         spread = (self.shares[:, :, None] * own.U[:, None]).reshape(-1, M * d, d)  # Φ_m(C̃_c) U_c
-        X = (c * at.with_states + J @ (own.U @ law.theta_eta)) * keep[:, None]
+        X = (c * law.with_states + J @ (own.U @ law.theta_eta)) * keep[:, None]
         X += (with_theta @ own.U) * reach[:, None] + spread @ (many.gamma**2 * many.q.weights[:, None, None] * Q)
         fed = reach[:, :, None] * law.theta_eta * keep[:, None, :]
-        eta = keep[:, :, None] * at.eta * keep[:, None, :] + fed + transposed(fed) + many.gamma**2 * Q
+        eta = keep[:, :, None] * law.eta * keep[:, None, :] + fed + transposed(fed) + many.gamma**2 * Q
         eta += reach[:, :, None] * (transposed(own.U) @ law.cov_theta @ own.U) * reach[:, None, :]
-        return Moment(P, X, eta)
+        theta_eta = transposed(own.U) @ X.reshape(-1, M, d, d).sum(axis=1)
+        return Law(P, system.cov_theta(P), theta_eta, eta, X)
 
     @cached_property
     def shares(self) -> Array:
