@@ -8,7 +8,7 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.signing import sign
+from fedscaffold.federation.study.roster import sign
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess, check_replies

@@ -5,21 +5,31 @@ the server's mean. Up comes one vector. Client states, such as control variates,
 exception: a client that lost its own, or whose own was limited, receives the server's backup of it.
 
 `payloads` validates arriving messages by the types of their fields.
+
+So that two runs, or two histories of one run, are never mixed up, a run gets a random identity before its first
+round, and its history is a chain of SHA-256 digests: the first covers the identity, the configuration and the
+initial model, every further one the digest before it and the server state that a round ended with. Requests,
+replies, client states, checkpoints and backups carry both. A server or a client that was set back to an earlier
+copy of its files, and went on differently, has another digest for the same round.
 """
 
 import dataclasses
+import hashlib
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field, InstanceOf
 
 from fedscaffold.core.privacy import ClientLevel
 from fedscaffold.core.types import Array
-from fedscaffold.federation.history import HISTORY_PATTERN, RUN_PATTERN
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.run_config import MOST_CLIENTS, MOST_DIM, RunConfig
 from fedscaffold.privacy.grid import CLIP
 
+RUN_PATTERN, HISTORY_PATTERN = "[0-9a-f]{32}", "[0-9a-f]{64}"
 NEVER = -1  # in place of the number of a round
 RESTATED = 0.0  # in place of a scale: another vector counted, and the server sends the client its new state
 MOST_ROWS = 2**53  # beyond, weights in float64 would not be exact
@@ -246,3 +256,30 @@ def shorten(sent: Array, theta: Array, scale: float) -> Array:
 def named_arrays(prefix: str, state: Any) -> dict[str, Array]:
     """Return the arrays of a state by name, for a message or a file."""
     return {f"{prefix}/{name}": values for name, values in state._asdict().items()}
+
+
+def new_run_id() -> str:
+    """Return a random identity, 128 bits in hexadecimal."""
+    return secrets.token_hex(16)
+
+
+def initial_history(run: str, config: RunConfig, theta: Array) -> str:
+    """Return the digest before the first round."""
+    return _digest("run", run, config.digest, [theta])
+
+
+def extend_history(history: str, round: int, server: Sequence[Array]) -> str:
+    """Return the digest after a round, from the one before it and the server state that the round ended with."""
+    return _digest("round", history, str(round), server)
+
+
+def reset_history(history: str, resets: int) -> str:
+    """Return the digest after all client states were reset for the `resets`-th time."""
+    return _digest("reset", history, str(resets), [])
+
+
+def _digest(event: str, before: str, text: str, arrays: Sequence[Array]) -> str:
+    found = hashlib.sha256(f"{event}\n{before}\n{len(text)}\n{text}\n".encode())
+    for array in arrays:
+        found.update(np.ascontiguousarray(array, dtype="<f8").data)
+    return found.hexdigest()

@@ -25,8 +25,7 @@ from fedscaffold.inference.sums import MOST_COEFFICIENTS
 from fedscaffold.inference.training import ErrorPoint, Trained, Trainer, parse_tolerance, train
 from fedscaffold.models.fit import UNCOVERED, FitSettings, LocalSums
 from fedscaffold.models.private import run_privately
-from fedscaffold.privacy.plan import PrivatePlan, public_plan
-from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.privacy.plan import PrivacySettings, PrivatePlan, public_plan, refuse_beside_epsilon
 from fedscaffold.sklearn.tables import ClientTables, Scale, federated_scale, public_scale, rows_of_clients
 
 FLOATS = (np.float64, np.float32)

@@ -1,6 +1,6 @@
 import pytest
 
-from fedscaffold.federation import remote
+from fedscaffold.federation.study import transport as remote
 from fedscaffold.flower.study import run, transport
 from tests.federation.conftest import no_waiting_for_disks
 

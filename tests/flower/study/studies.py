@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.remote import PostTransport, answer_post
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.study import Study, conduct
+from fedscaffold.federation.study.transport import PostTransport, answer_post
 from fedscaffold.flower.processes import free_port
 from fedscaffold.flower.study.fleet import FleetConnection
 from fedscaffold.flower.study.run import conduct_study

@@ -13,8 +13,7 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
-from fedscaffold.federation.signing import check_signature, sign
-from fedscaffold.federation.study.roster import Roster, new_key, public_line
+from fedscaffold.federation.study.roster import Roster, check_signature, new_key, public_line, sign
 from fedscaffold.federation.study.site import DOCUMENT, KIND, refusal_in
 from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.flower.study import transport as transport_module

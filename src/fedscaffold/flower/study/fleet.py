@@ -31,34 +31,16 @@ try:
     from flwr.app.metadata import Metadata
     from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, Status
     from flwr.common.serde import message_to_proto
-    from flwr.proto.fleet_pb2 import (
-        ActivateNodeRequest,
-        DeactivateNodeRequest,
-        PullMessagesRequest,
-        PushMessagesRequest,
-    )
+    from flwr.proto import fleet_pb2
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
     from flwr.proto.node_pb2 import Node
     from flwr.proto.task_pb2 import TaskStatus
     from flwr.server.superlink.linkstate import LinkStateFactory
     from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
     from flwr.supercore.error import http_error_translator
-    from flwr.supercore.inflatable.inflatable_object import (
-        get_all_nested_objects,
-        get_object_tree,
-        iterate_object_tree,
-        no_object_id_recompute,
-    )
-    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-        make_confirm_message_received_fn_protobuf,
-        make_pull_object_fn_protobuf,
-        make_push_object_fn_protobuf,
-    )
-    from flwr.supercore.inflatable.inflatable_utils import (
-        inflate_object_from_contents,
-        pull_and_inflate_object_from_tree,
-        push_objects,
-    )
+    from flwr.supercore.inflatable import inflatable_object as trees
+    from flwr.supercore.inflatable import inflatable_protobuf_utils as calls
+    from flwr.supercore.inflatable import inflatable_utils as inflation
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -185,10 +167,10 @@ class FleetServer:
         )  # fmt: skip
         message = make_message(metadata=metadata, content=wire.to_one_record(payload))
         message.metadata.__dict__["_message_id"] = message.object_id
-        with no_object_id_recompute():
-            session, objects = self._state.start_session(self._run), get_all_nested_objects(message)
+        with trees.no_object_id_recompute():
+            session, objects = self._state.start_session(self._run), trees.get_all_nested_objects(message)
             stored, missing = self._state.store_message_and_object_tree(
-                remove_content_from_message(message), get_object_tree(message), session
+                remove_content_from_message(message), trees.get_object_tree(message), session
             )
             if not stored:  # it has just left
                 return
@@ -221,14 +203,14 @@ class FleetServer:
     def _inflated(self, name: str) -> Message | None:
         """Return a message from its parts; None if some have not arrived yet."""
         parts = {}
-        for tree in iterate_object_tree(self._state.object_store.get_object_tree(name)):
+        for tree in trees.iterate_object_tree(self._state.object_store.get_object_tree(name)):
             content = self._state.get_object(self._run, tree.object_id)
             if content is None:
                 raise ValueError("a part was lost")
             if not content:
                 return None
             parts[tree.object_id] = content
-        found = inflate_object_from_contents(name, parts)
+        found = inflation.inflate_object_from_contents(name, parts)
         if not isinstance(found, Message) or found.has_error():
             raise ValueError("it is not a message")
         return found
@@ -279,13 +261,13 @@ class FleetConnection:
 
     def activate(self) -> None:
         """Say that this node is there; raise `Unreachable` if there is no answer."""
-        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=NODE_BEAT)
+        request = fleet_pb2.ActivateNodeRequest(public_key=self._public, heartbeat_interval=NODE_BEAT)
         self._node = Node(node_id=self._call(self._client.ActivateNode, request).node_id)
 
     def deactivate(self) -> None:
         """Say that this node leaves."""
         with suppress(httpx.HTTPError, ValueError):  # it will be noticed by the missing heartbeats
-            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+            self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self._node.node_id))
 
     def close(self) -> None:
         """Close the connection."""
@@ -303,15 +285,17 @@ class FleetConnection:
 
     def fetch(self) -> Fetched | None:
         """Return the next message; None if there is none now."""
-        found = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
+        found = self._call(self._client.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node))
         if not found.messages_list:
             return None
         tree, run = found.message_object_trees[0], found.messages_list[0].metadata.run_id
         try:
-            message = pull_and_inflate_object_from_tree(
+            message = inflation.pull_and_inflate_object_from_tree(
                 tree,
-                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
-                make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run),
+                calls.make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+                calls.make_confirm_message_received_fn_protobuf(
+                    self._client.ConfirmMessageReceived, self._node, run
+                ),
                 return_type=Message,
             )
         except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
@@ -323,17 +307,18 @@ class FleetConnection:
         """Send the reply to a message; the time that it took, which may depend on rows, is reported as 0."""
         reply = Message(wire.to_one_record(payload), reply_to=received.message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            request = PushMessagesRequest(
+        with trees.no_object_id_recompute():
+            request = fleet_pb2.PushMessagesRequest(
                 node=self._node, messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[get_object_tree(reply)], clientapp_runtime_list=[0.0],
+                message_object_trees=[trees.get_object_tree(reply)], clientapp_runtime_list=[0.0],
             )  # fmt: skip
             pushed = self._call(self._client.PushMessages, request)
-            send = make_push_object_fn_protobuf(
+            send = calls.make_push_object_fn_protobuf(
                 self._client.PushObject, self._node, reply.metadata.run_id, pushed.session_id
             )
             try:
-                push_objects(get_all_nested_objects(reply), send, object_ids_to_push=set(pushed.objects_to_push))
+                objects, asked = trees.get_all_nested_objects(reply), set(pushed.objects_to_push)
+                inflation.push_objects(objects, send, object_ids_to_push=asked)
             except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
                 raise _lost("a reply", error) from None
 

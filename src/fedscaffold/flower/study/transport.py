@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.remote import RemoteTransport
-from fedscaffold.federation.signing import SIGNATURE
+from fedscaffold.federation.study.roster import SIGNATURE
+from fedscaffold.federation.study.transport import RemoteTransport
 from fedscaffold.flower.study.fleet import FleetConnection, FleetServer, Unreachable
 
 ASK_SILENT = 60.0  # seconds until a site that is online and silent is asked again, then twice as many each time

@@ -229,7 +229,7 @@ def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None, hours: 
         return bool(joined.over) or time.monotonic() > heard + 3600.0 * hours
 
     if shared is not None:
-        from fedscaffold.federation.remote import answer_post
+        from fedscaffold.federation.study.transport import answer_post
 
         say(f"waiting for messages in {shared / joined.invite.plan.name}")
         answer_post(shared / joined.invite.plan.name, site=site.name, answer=answer, done=done)
