@@ -10,7 +10,7 @@ import pytest
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.numbers import BeyondRange, add, decode, encode

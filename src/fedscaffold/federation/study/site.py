@@ -20,7 +20,7 @@ from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine
 from fedscaffold.federation.client.store import MemoryStore, SiteStore
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.numbers import Words, encode
 from fedscaffold.federation.study.plan import StudyPlan

@@ -28,7 +28,7 @@ from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.files import Fields, folder_at
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.study.roster import check_signature, digest_of, sign
 from fedscaffold.federation.study.site import StudySite, refusal_in

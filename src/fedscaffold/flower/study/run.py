@@ -1,6 +1,10 @@
 """Conduct a study as its coordinator, over the network or by files, or with a process for each site."""
 
+import ctypes
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,17 +17,17 @@ from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InUse,
 from fedscaffold.core.files import folder_at, write_text
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.data.tables import check_names, labels, load_pyarrow, pick_all, some
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.plan import SITE_NAME, StudySettings
 from fedscaffold.federation.study.site import DOCUMENT, KIND
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import Study, conduct
 from fedscaffold.federation.study.transport import PostTransport, RemoteTransport, private_folder
 from fedscaffold.federation.verify import begin_bundle, save_result
-from fedscaffold.flower.processes import end_process, flower_environment, free_port, start_bound
 from fedscaffold.flower.study.study_file import STOPPED, RunSettings, StudyFile, StudyFolder, write_invites
 from fedscaffold.models.fit import Fit
 
+END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 KEY_INTERVAL = 1.0  # seconds between two looks for keys that were accepted meanwhile
 STOP_SECONDS = 5.0  # for sites to learn that a study has stopped
 MAX_SITES = 16  # each is a process
@@ -79,8 +83,7 @@ def conduct_study(
         if shared is not None:
             transport = PostTransport(shared / study.plan.name, **more)
         else:
-            from fedscaffold.flower.study.fleet import FleetServer
-            from fedscaffold.flower.study.transport import FlowerTransport
+            from fedscaffold.flower.study.fleet import FleetServer, FlowerTransport
 
             certificates = folder.certificates(study.run.host)
             server = FleetServer(
@@ -258,3 +261,47 @@ class LocalStudy:
         for process in self._sites.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
+
+
+def free_port() -> int:
+    """Return a port of this machine on which no process listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Return the environment variables of a process of Flower with a separate folder and without telemetry."""
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
+
+
+def start_bound(
+    words: Sequence[str], *, log: Path, environment: Mapping[str, str], folder: Path
+) -> "subprocess.Popen[bytes]":
+    """Start a program that ends when this process does, also if that is killed (on Linux)."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            list(words), env=dict(environment), stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=folder,
+            start_new_session=True, preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        )  # fmt: skip
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGTERM)
+
+
+def end_process(process: "subprocess.Popen[bytes]", *, seconds: float) -> None:
+    """End a process with its group: by SIGTERM, and after some seconds by SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            return

@@ -28,7 +28,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import path_of, read_text, write_text
 from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.plan import StudyPlan, StudySettings, sentences, toml_value
 from fedscaffold.federation.study.roster import Roster, check_signature, digest_of, public_key, public_line, sign

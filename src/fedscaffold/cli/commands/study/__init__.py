@@ -26,7 +26,7 @@ from fedscaffold.core.files import write_text
 from fedscaffold.data.settings import split_names
 
 if TYPE_CHECKING:
-    from fedscaffold.federation.payloads import Payload
+    from fedscaffold.federation.messages import Payload
     from fedscaffold.federation.study.roster import Roster
     from fedscaffold.federation.study.site import StudySite
     from fedscaffold.federation.study.status import StatusBoard
@@ -234,8 +234,7 @@ def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None, hours: 
         say(f"waiting for messages in {shared / joined.invite.plan.name}")
         answer_post(shared / joined.invite.plan.name, site=site.name, answer=answer, done=done)
     else:
-        from fedscaffold.flower.study.fleet import FleetConnection
-        from fedscaffold.flower.study.transport import answer_flower
+        from fedscaffold.flower.study.fleet import FleetConnection, answer_flower
 
         invite = joined.invite
         connection = FleetConnection(address=invite.address, authority=invite.authority, key=site.key)
