@@ -78,12 +78,14 @@ def plain(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(description: dict[str, Any]) -> str:
-    def number(item: Any) -> Any:
-        if isinstance(item, np.generic):
-            return item.item()
-        raise TypeError(f"cannot write {item!r} to a file: not a number, a text, or a list of those")
+    return json.dumps(description, allow_nan=False, default=plain_number)
 
-    return json.dumps(description, allow_nan=False, default=number)
+
+def plain_number(item: Any) -> Any:
+    """Return a NumPy number as Python's, for JSON; raise TypeError for anything else."""
+    if isinstance(item, np.generic):
+        return item.item()
+    raise TypeError(f"cannot write {item!r} to a file: not a number, a text, or a list of those")
 
 
 @contextmanager
