@@ -27,8 +27,7 @@ from fedscaffold.core.protocols import LocalSgd
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import RoundRules, RunConfig, SitePolicy, TrainRequest, handle_request
-from fedscaffold.federation.messages import Reply
-from fedscaffold.federation.payloads import pack, unpack_reply, unpack_request
+from fedscaffold.federation.messages import Reply, pack, unpack_reply, unpack_request
 from fedscaffold.federation.server.session import open_session
 
 DIM = 100

@@ -12,8 +12,7 @@ from scipy.stats import norm
 from benchmarks import measured
 from fedscaffold.data.public import Bounds
 from fedscaffold.models.private import run_privately
-from fedscaffold.privacy.plan import public_plan
-from fedscaffold.privacy.settings import PrivacySettings
+from fedscaffold.privacy.plan import PrivacySettings, public_plan
 
 KINDS = ("ridge", "two_classes", "several_classes", "poisson", "gamma")
 TABLES, SITES = 24, 5

@@ -10,8 +10,7 @@ import fedscaffold as fs
 from benchmarks import measured
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.privacy.grid import clipped, discrete_gaussian
-from fedscaffold.privacy.plan import PrivatePlan, plan_budget
-from fedscaffold.privacy.settings import PrivacySettings
+from fedscaffold.privacy.plan import PrivacySettings, PrivatePlan, plan_budget
 
 SITES = (30, 100, 300, 1000)
 DIFFERENCES = (0.1, 0.3, 1.0)

@@ -227,7 +227,8 @@ def test_the_protocol_of_federations_knows_no_transport() -> None:
     for file in FILES:
         if room_of(file) in reached:
             assert "flwr" not in {name.split(".")[0] for name in names_in(file)}, file
-    modules = [f"fedscaffold.federation.{file.stem}" for file in (SOURCE / "federation").glob("[!_]*.py")]
+    files = (SOURCE / "federation").rglob("[!_]*.py")
+    modules = [".".join(("fedscaffold", *file.relative_to(SOURCE).with_suffix("").parts)) for file in files]
     code = (
         f"import sys, importlib; [importlib.import_module(name) for name in {modules}]; "
         "import fedscaffold.federation as room; [getattr(room, name) for name in room.__all__]; "

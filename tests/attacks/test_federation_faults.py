@@ -1,6 +1,7 @@
 """Every fault in every phase of a round: lost, late, repeated, damaged, swapped, rolled back, crashed."""
 
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.core import npz
 from fedscaffold.federation import (
     ClientFailed,
     ClientRefused,
@@ -17,8 +19,8 @@ from fedscaffold.federation import (
     Refusal,
     RefusalCode,
     RoundRules,
+    StateBackup,
     TrainRequest,
-    vectors,
 )
 from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Federation
@@ -177,11 +179,29 @@ def test_a_damaged_backup_is_built_again(tmp_path: Path, what: str, caplog: pyte
     assert federation.ledger.resets == 0
 
 
-def test_sizes_are_known_before_anything_is_loaded(tmp_path: Path) -> None:
-    """A header that claims a huge vector is not believed."""
-    path = tmp_path / "x.states"
-    vectors.write_vectors(path, {"a": np.zeros(3)}, {})
-    raw = path.read_bytes()
-    path.write_bytes(raw.replace(b'"dim": 3', b'"dim": 9'))
-    with pytest.raises(ValueError, match="damaged"):
-        vectors.open_vectors(path)
+def test_an_array_that_claims_to_be_huge_is_not_believed(tmp_path: Path) -> None:
+    """The header of an array claims more numbers than memory holds, with a checksum that is right."""
+    npz.write(tmp_path / "x.states", {"a": np.zeros(3)}, {})
+    with zipfile.ZipFile(tmp_path / "x.states") as whole, zipfile.ZipFile(tmp_path / "y.states", "w") as changed:
+        for name in whole.namelist():
+            changed.writestr(name, whole.read(name).replace(b"(3,), }" + b" " * 18, b"(3" + b"0" * 18 + b",), }"))
+    with pytest.raises(ValueError, match=r"y\.states was not written by fedscaffold"):
+        npz.read(tmp_path / "y.states")
+
+
+def test_one_damaged_state_of_a_backup_is_lost_alone(tmp_path: Path) -> None:
+    """Other clients' states in the same file are used."""
+    federation = Federation(tmp_path, make("ridge", (6, 9, 4), 3), METHODS[0])
+    federation.run(1)
+    folder = federation.backup.folder
+    assert folder is not None
+    (path,) = folder.glob("*.states")
+    with zipfile.ZipFile(path) as whole:
+        parts = {name: whole.read(name) for name in whole.namelist()}
+    (victim,) = (name for name in parts if name.startswith(f"{VICTIM}/"))
+    with zipfile.ZipFile(path, "w") as changed:
+        for name, data in parts.items():
+            changed.writestr(name, data[:-1] + bytes([data[-1] ^ 1]) if name == victim else data)
+    everyone = range(federation.config.n_clients)
+    known = StateBackup(folder).load_all(federation.config, federation.ledger, everyone)
+    assert sorted(known) == sorted({*everyone} - {VICTIM})

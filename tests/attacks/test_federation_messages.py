@@ -25,9 +25,11 @@ from fedscaffold.federation import (
     train_request,
 )
 from fedscaffold.federation.client.requests import Site, answer_hello, answer_request
-from fedscaffold.federation.messages import ClientHello, ClientRefused, Reply
-from fedscaffold.federation.payloads import (
+from fedscaffold.federation.messages import (
+    ClientHello,
+    ClientRefused,
     Payload,
+    Reply,
     pack,
     unpack_hello,
     unpack_reply,

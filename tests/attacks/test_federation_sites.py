@@ -31,8 +31,7 @@ from fedscaffold.federation import (
 )
 from fedscaffold.federation.client import store
 from fedscaffold.federation.client.requests import Site, answer_request
-from fedscaffold.federation.messages import Reply
-from fedscaffold.federation.payloads import pack
+from fedscaffold.federation.messages import Reply, pack
 from fedscaffold.federation.server.session import open_session
 from tests.federation.federation import Federation
 from tests.samples import make

@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.federation import StudyPlan
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import RefusalCode
-from fedscaffold.federation.signing import sign
-from fedscaffold.federation.study.roster import new_key, public_line
+from fedscaffold.federation.study.roster import new_key, public_line, sign
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import DOCUMENT, KIND, refusal_in
 from fedscaffold.flower.study.study_file import Invite, JoinedSite, StudyFile

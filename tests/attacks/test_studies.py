@@ -10,7 +10,7 @@ import pytest
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.numbers import BeyondRange, add, decode, encode
@@ -19,6 +19,7 @@ from fedscaffold.federation.study.questions import blocks_of, levels_in, numbers
 from fedscaffold.federation.study.roster import Roster, new_key, public_line
 from fedscaffold.federation.study.rows import SiteRows
 from fedscaffold.federation.study.site import DOCUMENT, KIND, SiteRules, StudySite, refusal_in
+from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess, Journal, SiteProblems
 
 SITES = ("bonn", "graz", "lyon")
@@ -547,3 +548,29 @@ def test_the_log_holds_what_left_and_no_value_of_the_table() -> None:
     received = [message for message in result.received if message.site == "lyon"]
     assert [entry["phase"] for entry in asked] == [message.phase for message in received]
     assert all(entry["masked"] for entry in asked)
+
+
+# matrices over few rows of all sites together
+
+
+def test_a_secure_matrix_over_too_few_rows_of_all_sites_is_not_accepted() -> None:
+    """Two matrices over as many rows as coefficients give the rows, also if nobody knows whose they are."""
+    site = StudySite("bonn", visits(20, 0))
+    dim = plan().coding().dim
+    for few in (plan(rows=3 * dim - 1), plan(rows=10 * dim, evaluate=0.2), plan(rows=10 * dim, evaluate=0.8)):
+        (problem,) = site.problems(few)
+        assert f"too few for a matrix of {dim} coefficients" in problem
+    enough = (plan(rows=3 * dim), plan(rows=20 * dim, evaluate=0.2), plan(rows=3 * dim - 1, hessians=False))
+    assert [site.problems(each) for each in enough] == [[], [], []]
+
+
+def test_a_secure_study_of_few_rows_ends_before_a_matrix_is_added_up() -> None:
+    """The survey tells all sites how many rows there are together; the plan that it completes is not accepted."""
+    rng = np.random.default_rng(0)
+    few = {site: pd.DataFrame(rng.normal(size=(12, 14)), columns=[*"abcdefghijklm", "y"]) for site in SITES[:3]}
+    members = {name: StudySite(name, table) for name, table in few.items()}
+    attacker = Attacker(members)
+    with pytest.raises(SiteProblems, match="do not allow the plan"):
+        conduct(Study(target="y", kind="ridge").plan_for(few), attacker)
+    asked = {str(one["phase"]) for site in members.values() for one in site.log}
+    assert asked == {"plan", "roster", "moments", "spreads"}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError
-from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.signing import sign
+from fedscaffold.federation.messages import Payload
+from fedscaffold.federation.study.roster import sign
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess, check_replies
-from fedscaffold.flower.study import transport
+from fedscaffold.flower.study import fleet
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 from tests.flower.study.studies import visits
 
@@ -39,7 +39,7 @@ def own_coordinator(
 
 
 if __name__ == "__main__":
-    vars(transport)["answer_flower"] = own_coordinator
+    vars(fleet)["answer_flower"] = own_coordinator
     from fedscaffold.cli.start import main
 
     main()

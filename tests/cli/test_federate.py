@@ -146,7 +146,7 @@ def test_a_relative_folder_and_a_budget_reach_the_study(tmp_path: Path, monkeypa
             seen.append((folder, files, settings))
             raise InvalidInput("far enough")
 
-    monkeypatch.setattr("fedscaffold.flower.study.local.LocalStudy", NoStudy)
+    monkeypatch.setattr("fedscaffold.flower.study.run.LocalStudy", NoStudy)
     monkeypatch.chdir(tmp_path)
     written(cancer(), tmp_path / "all.csv")
     words = [

@@ -26,8 +26,7 @@ from fedscaffold.federation import (
     train_request,
 )
 from fedscaffold.federation.client.store import ClientStateFile, initial_stored_state, reconcile
-from fedscaffold.federation.messages import RESTATED, Reply
-from fedscaffold.federation.payloads import pack, unpack_reply, unpack_request
+from fedscaffold.federation.messages import RESTATED, Reply, pack, unpack_reply, unpack_request
 from fedscaffold.federation.server.session import ServerSession
 from fedscaffold.simulation.setup import starting_point
 

@@ -11,7 +11,7 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data import from_frame
 from fedscaffold.data.encoding import Encoding, Number
-from fedscaffold.flower.study.local import site_files
+from fedscaffold.flower.study.run import site_files
 from fedscaffold.models.coding import Coding, standardize_target
 from tests.hospitals import cancer, diabetes, wine, written
 

@@ -17,7 +17,7 @@ from typing import Self
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.imports import missing_extra
 from fedscaffold.flower.certificates import make_certificates, make_key
-from fedscaffold.flower.processes import flower_environment, free_port
+from fedscaffold.flower.study.run import flower_environment, free_port
 
 ADDRESS = "127.0.0.1"
 NAME = "loopback"

@@ -14,8 +14,7 @@ from benchmarks.flower_overhead import Trivial
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import RoundRules, RunConfig, SitePolicy, TrainRequest
 from fedscaffold.federation.client.requests import Site, answer_request
-from fedscaffold.federation.messages import Reply
-from fedscaffold.federation.payloads import pack, unpack_reply
+from fedscaffold.federation.messages import Reply, pack, unpack_reply
 from fedscaffold.federation.server import checks
 from fedscaffold.federation.server.session import open_session
 from fedscaffold.flower import wire

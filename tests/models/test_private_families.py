@@ -13,8 +13,7 @@ import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.data.public import Bounds, PublicTarget
 from fedscaffold.models.private import centred
-from fedscaffold.privacy.plan import public_plan
-from fedscaffold.privacy.settings import PrivacySettings
+from fedscaffold.privacy.plan import PrivacySettings, public_plan
 from tests.models.test_private_fit import WRITTEN
 
 TARGETS: dict[str, dict[str, Any]] = {

@@ -13,8 +13,7 @@ from fedscaffold.cli.main import app
 from fedscaffold.data.public import Bounds, PublicTarget
 from fedscaffold.models.private import run_privately
 from fedscaffold.privacy.grid import CLIP
-from fedscaffold.privacy.plan import public_plan
-from fedscaffold.privacy.settings import PrivacySettings
+from fedscaffold.privacy.plan import PrivacySettings, public_plan
 
 WRITTEN = ["coding.json", "model.json", "report.html", "results.json", "summary.txt", "sums.npz"]
 

@@ -30,7 +30,7 @@ from fedscaffold.sklearn import (
     FederatedPoissonRegression,
     FederatedRidge,
 )
-from fedscaffold.sklearn.tables import federated_scale
+from fedscaffold.sklearn.base import federated_scale
 
 
 @pytest.mark.filterwarnings("ignore::fedscaffold.core.errors.DataWarning")  # of one client, as the checks fit

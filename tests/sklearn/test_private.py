@@ -8,7 +8,7 @@ import pytest
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 
 import fedscaffold as fs
-from fedscaffold.privacy.settings import PrivacySettings
+from fedscaffold.privacy.plan import PrivacySettings
 from fedscaffold.sklearn import (
     FederatedGammaRegression,
     FederatedLogisticRegression,

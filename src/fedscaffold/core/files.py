@@ -7,7 +7,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -66,12 +66,6 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
         temporary.unlink(missing_ok=True)
         if handle >= 0:
             os.close(handle)  # and with it the lock
-
-
-def replace_bytes(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
-    """Replace a private file by the pieces one after the other, in one step."""
-    with replacing(path, private=True) as temporary, open(temporary, "wb") as file:
-        file.writelines(pieces)
 
 
 def remove_abandoned(path: str | os.PathLike[str]) -> None:

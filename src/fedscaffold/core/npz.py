@@ -1,4 +1,7 @@
-"""Arrays and a description in one file: NumPy's npz, read back without pickle."""
+"""Arrays and a description in one file: NumPy's npz, read back without pickle.
+
+The description has a digest, and holds one of each array, so that some are read and checked without the others.
+"""
 
 import hashlib
 import json
@@ -6,7 +9,7 @@ import os
 import signal
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +19,8 @@ from numpy.typing import NDArray
 from fedscaffold.core.files import json_value, replacing
 
 DESCRIPTION, DIGEST = "description", "digest"
-NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error
+CHANGED = "its digest does not match; it was damaged, or an earlier version wrote it"
+ARRAYS = "arrays"  # digests by name in the description: a damaged table of contents may lose some without an error
 
 
 def write(
@@ -27,24 +31,33 @@ def write(
     private: bool = False,
 ) -> None:
     """Write or replace the file, for its owner alone if it is private. Ctrl-C waits until it is written."""
-    text = np.frombuffer(_json({**description, NAMES: sorted(arrays)}).encode(), dtype=np.uint8)
-    digest = np.frombuffer(_digest(text, arrays), dtype=np.uint8)
+    digests = {name: _digest(name, array) for name, array in arrays.items()}
+    text = np.frombuffer(_json({**description, ARRAYS: digests}).encode(), dtype=np.uint8)
+    digest = np.frombuffer(hashlib.sha256(text.data).digest(), dtype=np.uint8)
     with interrupts_delayed(), replacing(path, private=private) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **{DESCRIPTION: text, DIGEST: digest}, **arrays)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return (arrays, description) of a file; raise OSError if it cannot be read, ValueError if it is not one."""
+def read(
+    path: str | os.PathLike[str], names: Iterable[str] | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return (arrays, description) of a file; raise OSError if it cannot be read, ValueError if it is not one.
+
+    With `names` only these arrays are read and checked, by default all.
+    """
     with open(path, "rb") as opened:
         try:
             with np.load(opened, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            text, digest = arrays.pop(DESCRIPTION), arrays.pop(DIGEST)
-            if digest.tobytes() != _digest(text, arrays):
-                raise ValueError("its digest does not match; it was damaged, or an earlier version wrote it")
-            description = json_value(text.tobytes())
-            if not isinstance(description, dict) or description.pop(NAMES) != sorted(arrays):
-                raise ValueError("some arrays are missing")
+                text, known = file[DESCRIPTION], {*file.files} - {DESCRIPTION, DIGEST}
+                if hashlib.sha256(text.data).digest() != file[DIGEST].tobytes():
+                    raise ValueError(CHANGED)
+                description = json_value(text.tobytes())
+                digests = description.pop(ARRAYS)
+                if digests.keys() != known:
+                    raise ValueError("some arrays are missing")
+                arrays = {name: file[name] for name in (known if names is None else names)}
+            if any(_digest(name, array) != digests[name] for name, array in arrays.items()):
+                raise ValueError(CHANGED)
         except Exception as error:  # whatever NumPy, zipfile and json trip over in a file that may hold anything
             why = str(error) or type(error).__name__
             why = why if zipfile.is_zipfile(path) else "it is not an .npz file"  # NumPy advises to load pickles
@@ -52,14 +65,11 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
     return arrays, description
 
 
-def _digest(text: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return SHA-256 of the description and of every array with its name, type and shape."""
-    found = hashlib.sha256(text.tobytes())
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        found.update(f"{name} {array.dtype.str} {arrays[name].shape}".encode())
-        found.update(array.reshape(-1).view(np.uint8).data)
-    return found.digest()
+def _digest(name: str, array: NDArray[Any]) -> str:
+    """Return SHA-256 of an array with its name, type and shape."""
+    found = hashlib.sha256(f"{name} {array.dtype.str} {array.shape}".encode())
+    found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def plain(description: dict[str, Any]) -> dict[str, Any]:
@@ -68,12 +78,14 @@ def plain(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(description: dict[str, Any]) -> str:
-    def number(item: Any) -> Any:
-        if isinstance(item, np.generic):
-            return item.item()
-        raise TypeError(f"cannot write {item!r} to a file: not a number, a text, or a list of those")
+    return json.dumps(description, allow_nan=False, default=plain_number)
 
-    return json.dumps(description, allow_nan=False, default=number)
+
+def plain_number(item: Any) -> Any:
+    """Return a NumPy number as Python's, for JSON; raise TypeError for anything else."""
+    if isinstance(item, np.generic):
+        return item.item()
+    raise TypeError(f"cannot write {item!r} to a file: not a number, a text, or a list of those")
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 A transport, such as Flower in `fedscaffold.flower`, carries a `TrainRequest` to each client and its reply back.
 
 `server/` is the server's side: one round, its rules and checks, the ledger, its files and status. `client/` is a
-site's side: its policy, its work and files, and how it answers. Both use `messages`, `payloads` (their form on the
-wire, and its validation), `history` (the run's identity), `refusals` (codes), `run_config` and `log`.
+site's side: its policy, its work and files, and how it answers. Both use `messages` (with the
+run's identity, and validation of what arrives), `refusals` (codes), `run_config` and `log`.
 """
 
 from typing import TYPE_CHECKING

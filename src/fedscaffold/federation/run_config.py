@@ -20,6 +20,7 @@ import numpy as np
 from fedscaffold import methods as library
 from fedscaffold.core.checks import given, seed_number, shown, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.npz import plain_number
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches, round_uniforms
@@ -95,13 +96,6 @@ def describe_method(method: Any) -> dict[str, Any]:
 def build_method(description: dict[str, Any], passed: Sequence[type[Method]] = ()) -> Method:
     """Return the method that `describe_method` described; raise if its class is not known."""
     return find_method(description["name"], passed)(**description["settings"])
-
-
-def plain_number(item: Any) -> Any:
-    """Return a NumPy number as Python's, for JSON; raise TypeError for anything else."""
-    if isinstance(item, np.generic):
-        return item.item()
-    raise TypeError(f"{item!r} is not a number or text")
 
 
 @lru_cache(maxsize=64)

@@ -12,11 +12,10 @@ import numpy as np
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InvalidInput
 from fedscaffold.core.files import json_value, path_of, read_text, write_text
-from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.signing import check_signature, sign
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.coordinator import Received
 from fedscaffold.federation.study.plan import StudyPlan
-from fedscaffold.federation.study.roster import Roster
+from fedscaffold.federation.study.roster import Roster, check_signature, sign
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.status import StatusBoard
 from fedscaffold.federation.study.study import conduct

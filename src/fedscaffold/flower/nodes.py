@@ -14,8 +14,16 @@ from flwr.serverapp import Grid
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.log import LOG as PROTOCOL_LOG
-from fedscaffold.federation.messages import ClientFailed, ClientHello, ClientRefused, Reply, TrainRequest
-from fedscaffold.federation.payloads import pack, unpack_hello, unpack_reply
+from fedscaffold.federation.messages import (
+    ClientFailed,
+    ClientHello,
+    ClientRefused,
+    Reply,
+    TrainRequest,
+    pack,
+    unpack_hello,
+    unpack_reply,
+)
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.flower import wire
 

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 
 VALUES, ARRAYS = "values", "arrays"  # names of records
 VECTOR, WORDS = "vector:", "words:"  # begin the names of vectors among values: of float64, and of uint64

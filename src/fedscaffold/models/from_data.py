@@ -17,7 +17,7 @@ from fedscaffold.inference.training import Trainer
 from fedscaffold.models.fit import Fit, FitSettings
 from fedscaffold.models.fit import fit as fit_problem
 from fedscaffold.models.private import private_fit
-from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.privacy.plan import PrivacySettings, refuse_beside_epsilon
 
 T = TypeVar("T", bound=Callable[..., Any])
 DROPPED = {

@@ -17,8 +17,7 @@ from fedscaffold.inference.training import Trained
 from fedscaffold.models.coding import Coding
 from fedscaffold.models.fit import Fit, SavedSettings
 from fedscaffold.privacy.grid import clipped_sum, discrete_gaussian
-from fedscaffold.privacy.plan import PrivatePlan, public_plan
-from fedscaffold.privacy.settings import PrivacySettings
+from fedscaffold.privacy.plan import PrivacySettings, PrivatePlan, public_plan
 
 
 def private_fit(

@@ -21,8 +21,7 @@ from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference.sums import MOST_COEFFICIENTS
 from fedscaffold.problems import Logistic, Multinomial, Ridge
 from fedscaffold.problems.families import FAMILIES, TargetFamily
-from fedscaffold.sklearn.base import FLOATS, Federated, Fitted
-from fedscaffold.sklearn.tables import Scale, public_scale, public_target
+from fedscaffold.sklearn.base import FLOATS, Federated, Fitted, Scale, public_scale, public_target
 
 HELD_AT_ZERO = "coefficients that are held at zero have no standard errors; fit with positive=False"
 

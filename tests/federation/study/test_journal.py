@@ -10,7 +10,7 @@ import pytest
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.federation import Study
 from fedscaffold.federation.client.store import SiteFolder
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct
 from fedscaffold.federation.study.transport import InProcess

@@ -10,7 +10,7 @@ import pytest
 
 from fedscaffold.federation import Study, StudyPlan, dry_run, write_site_page
 from fedscaffold.federation.client.store import MemoryStore, SiteFolder
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.coordinator import _document
 from fedscaffold.federation.study.plan import OTHER
 from fedscaffold.federation.study.roster import fingerprint

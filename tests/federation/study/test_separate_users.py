@@ -13,7 +13,7 @@ import pytest
 
 from fedscaffold.federation import Study, StudyPlan
 from fedscaffold.federation.client.store import SiteFolder
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct

@@ -1,7 +1,7 @@
 import pytest
 
-from fedscaffold.federation import remote
-from fedscaffold.flower.study import run, transport
+from fedscaffold.federation.study import transport as remote
+from fedscaffold.flower.study import fleet, run
 from tests.federation.conftest import no_waiting_for_disks
 
 __all__ = ["no_waiting_for_disks"]
@@ -12,6 +12,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nobody longer than needed."""
     for module, name, seconds in (
         (remote, "POLL", 0.005), (remote, "LONGEST_POLL", 0.02), (remote, "ASK_AGAIN", 0.05),
-        (transport, "RETRY", 0.1), (transport, "LINGER", 0.3), (run, "STOP_SECONDS", 2.0),
+        (fleet, "RETRY", 0.1), (fleet, "LINGER", 0.3), (run, "STOP_SECONDS", 2.0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, seconds)

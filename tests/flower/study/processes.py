@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from sklearn.datasets import load_breast_cancer
 
-from fedscaffold.flower.processes import free_port
+from fedscaffold.flower.study.run import free_port
 
 SITES = ("bonn", "graz", "kiel", "linz", "ulm")
 CODE = "from fedscaffold.cli.start import main; main()"

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.remote import PostTransport, answer_post
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.study import Study, conduct
-from fedscaffold.flower.processes import free_port
-from fedscaffold.flower.study.fleet import FleetConnection
-from fedscaffold.flower.study.run import conduct_study
+from fedscaffold.federation.study.transport import PostTransport, answer_post
+from fedscaffold.flower.study.fleet import FleetConnection, answer_flower
+from fedscaffold.flower.study.run import conduct_study, free_port
 from fedscaffold.flower.study.study_file import (
     Invite,
     JoinedSite,
@@ -24,7 +23,6 @@ from fedscaffold.flower.study.study_file import (
     StudyFolder,
     write_invites,
 )
-from fedscaffold.flower.study.transport import answer_flower
 
 SITES = ("bonn", "graz", "lyon")
 

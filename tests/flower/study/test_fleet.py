@@ -15,13 +15,13 @@ from flwr.proto.control_pb2 import StartRunRequest
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.roster import new_key, public_line
 from fedscaffold.flower import wire
 from fedscaffold.flower.certificates import make_certificates
-from fedscaffold.flower.processes import free_port
 from fedscaffold.flower.study import fleet
 from fedscaffold.flower.study.fleet import FleetConnection, FleetServer, Unreachable
+from fedscaffold.flower.study.run import free_port
 
 KEY = new_key()
 

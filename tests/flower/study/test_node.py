@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fedscaffold.federation.payloads import Payload
-from fedscaffold.flower.study import transport
+from fedscaffold.federation.messages import Payload
+from fedscaffold.flower.study import fleet
 from fedscaffold.flower.study.fleet import Unreachable
 
 
@@ -37,13 +37,13 @@ def test_a_message_that_is_lost_ends_the_connection_so_that_it_is_asked_for_agai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connection, said = LossyConnection(), list[str]()
-    monkeypatch.setattr(transport, "RETRY", 0.0)
+    monkeypatch.setattr(fleet, "RETRY", 0.0)
 
     def never(request: Payload) -> Payload:
         raise AssertionError("there is nothing to answer")
 
     lossy: Any = connection
-    transport.answer_flower(lossy, answer=never, done=lambda: connection.activated == 3, say=said.append)
+    fleet.answer_flower(lossy, answer=never, done=lambda: connection.activated == 3, say=said.append)
     assert connection.left == 3
     assert connection.closed
     assert said.count("a message was lost (object one is gone); connecting again") == 2
@@ -51,13 +51,13 @@ def test_a_message_that_is_lost_ends_the_connection_so_that_it_is_asked_for_agai
 
 def test_a_coordinator_that_forgot_the_node_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a restart of the coordinator: heartbeats fail, and the node activates itself again."""
-    monkeypatch.setattr(transport, "RETRY", 0.0)
-    monkeypatch.setattr(transport, "SECONDS_PER_HEARTBEAT", 0.01)
+    monkeypatch.setattr(fleet, "RETRY", 0.0)
+    monkeypatch.setattr(fleet, "SECONDS_PER_HEARTBEAT", 0.01)
     connection, said = LossyConnection(), list[str]()
     forgetful: Any = connection
     forgetful.beat = lambda: False
     forgetful.fetch = lambda: None
-    transport.answer_flower(
+    fleet.answer_flower(
         forgetful, answer=lambda request: request, done=lambda: connection.activated == 3, say=said.append
     )
     assert any("no longer knows this site" in sentence for sentence in said)

@@ -11,9 +11,10 @@ import pytest
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation import remote, study_status
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation import study_status
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import RefusalCode
+from fedscaffold.federation.study import transport as remote
 from fedscaffold.federation.study.site import REFUSED
 from fedscaffold.federation.study.transport import SiteProblems
 from fedscaffold.flower.study.study_file import StudyFolder

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fedscaffold.federation import StudySettings
-from fedscaffold.flower.study.local import LocalStudy
+from fedscaffold.flower.study.run import LocalStudy
 from tests.flower.study.studies import Deployment
 from tests.inference.data_sets import DATA_SETS
 from tests.inference.test_against_statsmodels import COVARIANCES, assert_equal, data, fitted

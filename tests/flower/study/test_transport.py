@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import RefusalCode
-from fedscaffold.federation.signing import check_signature, sign
-from fedscaffold.federation.study.roster import Roster, new_key, public_line
+from fedscaffold.federation.study.roster import Roster, check_signature, new_key, public_line, sign
 from fedscaffold.federation.study.site import DOCUMENT, KIND, refusal_in
 from fedscaffold.federation.study.transport import SiteProblems
-from fedscaffold.flower.study import transport as transport_module
-from fedscaffold.flower.study.fleet import FleetConnection, Unreachable
+from fedscaffold.flower.study import fleet
+from fedscaffold.flower.study.fleet import FleetConnection, FlowerTransport, Unreachable, answer_flower
 from fedscaffold.flower.study.study_file import JoinedSite, StudyFolder
-from fedscaffold.flower.study.transport import FlowerTransport, answer_flower
 from tests.flower.study.studies import SITES, Deployment, of_one_process, visits
 
 
@@ -141,7 +139,7 @@ class SilentServer:
 
 
 def test_a_site_that_is_online_and_silent_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "ASK_SILENT", 0.05)
+    monkeypatch.setattr(fleet, "ASK_SILENT", 0.05)
     server, said = SilentServer(), list[str]()
     more: Any = {"keys": {}, "signer": new_key(), "say": said.append, "timeout": 1.0}
     transport = FlowerTransport(server, sites=["bonn"], **more)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def command(
     with refusals(interrupted="all processes were ended"), ended_by_signal(signal.SIGTERM):
         from fedscaffold.federation.study.plan import StudySettings
         from fedscaffold.federation.study.transport import private_folder
-        from fedscaffold.flower.study.local import LocalStudy, site_files
+        from fedscaffold.flower.study.run import LocalStudy, site_files
 
         settings = StudySettings(**chosen())
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -26,7 +26,7 @@ from fedscaffold.models.fit import FILES, MODEL, Fit, fit
 from fedscaffold.models.from_data import DROPPED
 from fedscaffold.models.metrics import score_table
 from fedscaffold.models.private import private_fit
-from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.privacy.plan import PrivacySettings, refuse_beside_epsilon
 
 CACHE = "cache"  # a folder for the encoded rows of tables that do not fit in memory
 PRIVATE = {

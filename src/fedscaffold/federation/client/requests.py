@@ -33,12 +33,16 @@ from fedscaffold.federation.messages import (
     ClientHello,
     ClientRefused,
     ClientUpdate,
+    Decode,
+    Payload,
     Reply,
     StateLost,
     TrainRequest,
+    pack,
     place_of,
+    plain_vector,
+    unpack_request,
 )  # fmt: skip
-from fedscaffold.federation.payloads import Decode, Payload, pack, plain_vector, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.run_config import UnknownMethod
 from fedscaffold.privacy.grid import clipped, discrete_gaussian, noise_units

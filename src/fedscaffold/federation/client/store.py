@@ -15,10 +15,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field, TypeAdapter
 
+from fedscaffold.core import npz
 from fedscaffold.core.errors import FedScaffoldError, InUse
 from fedscaffold.core.files import Fields, exclusive, folder_at, json_value, replacing
 from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.history import extend_history
 from fedscaffold.federation.log import LOG, AuditLog
 from fedscaffold.federation.messages import (
     NEVER,
@@ -27,15 +27,15 @@ from fedscaffold.federation.messages import (
     Index,
     LossReason,
     TrainRequest,
+    extend_history,
     message_of,
     named_arrays,
     shorten,
 )  # fmt: skip
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.vectors import open_vectors, write_vectors
 
-WHAT = "fedscaffold client state 4"
+WHAT = "fedscaffold client state 5"
 SENT = ("pending", "gradient")  # vectors that are kept, so that the same request gets the same answer
 LOCK_WAIT = 10.0  # seconds to wait for an earlier request's process
 
@@ -273,8 +273,7 @@ class ClientStateFile:
 
     def _load(self) -> StoredClientState:
         config, owner = self.request.config, self._owner()
-        file = open_vectors(self.path)
-        about = dict(file.description)
+        vectors, about = npz.read(self.path)
         found = {name: about.pop(name, None) for name in owner}
         for name in ("what", "run", "client"):
             if found[name] != owner[name]:
@@ -282,9 +281,6 @@ class ClientStateFile:
         if found["config"] != owner["config"]:  # answers are counted by run
             began = initial_stored_state(config, self.request.resets, str(about["data"]))
             return began._replace(answers=int(about["answers"]))
-        if file.dim != config.dim:
-            raise ValueError(f"{self.path} holds vectors of {file.dim} numbers, not {config.dim}")
-        vectors = file.read()
 
         def named(prefix: str, kind: Any, shape: tuple[int, ...]) -> Any:
             return kind(*(vectors[f"{prefix}/{name}"].reshape(shape) for name in kind._fields))
@@ -305,7 +301,7 @@ class ClientStateFile:
                 vectors |= {name: sent.vector, **named_arrays(f"{name}/server", sent.server)}
                 about[name] = {key: getattr(sent, key) for key in ("round", "history", "mean_gradient")}
         try:
-            write_vectors(self.path, vectors, about)
+            npz.write(self.path, vectors, about, private=True)
         except (OSError, FedScaffoldError) as error:
             raise Refusal(RefusalCode.CANNOT_WRITE, f"cannot write {self.path}: {error}") from None
 

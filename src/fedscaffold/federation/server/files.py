@@ -12,15 +12,13 @@ from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.core.files import folder_at
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.federation.history import initial_history
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.messages import NEVER, named_arrays
+from fedscaffold.federation.messages import NEVER, initial_history, named_arrays
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.checks import few_rows
 from fedscaffold.federation.server.ledger import Ledger, earlier_rounds, stack_states
-from fedscaffold.federation.vectors import VectorFile, open_vectors, write_vectors
 
-CHECKPOINT, BACKUP = "fedscaffold federation 5", "fedscaffold backup of client states 3"
+CHECKPOINT, BACKUP = "fedscaffold federation 5", "fedscaffold backup of client states 4"
 LEDGER_FIELDS = ("run", "history", "round", "resets", "first_distance", "spread")
 
 
@@ -175,29 +173,42 @@ class StateBackup:
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self.folder = None if folder is None else Path(folder)
-        self._open: dict[int, VectorFile | None] = {}  # headers of files, by round
+        self._clients: dict[int, frozenset[int]] = {}  # in the file of each round that was looked at
 
     def load(self, config: RunConfig, ledger: Ledger, client: int) -> Any:
         """Return the client's state after its last counted round, arrays (1, 1, dim); None without a backup."""
-        counted = int(ledger.last_counted[client])
-        if counted == NEVER or not config.has_client_state:
-            return config.initial_client_state
-        file = self._file(config, ledger, counted)
-        try:
-            if file is None:
-                return None
-            vectors = file.read(_names(config, client))
-            return config.client_kind(*(vector.reshape(1, 1, -1) for vector in vectors.values()))
-        except (OSError, ValueError) as error:
-            LOG.warning("the backup of client %d's state cannot be used: %s", client, error)
-            return None
+        return self._states(config, ledger, [client]).get(client)
 
     def load_all(self, config: RunConfig, ledger: Ledger, clients: Iterable[int]) -> dict[int, Any]:
         """Return the states of the clients that the backup has."""
-        if self.folder is None or not config.has_client_state:
-            return {}
-        found = ((client, self.load(config, ledger, client)) for client in sorted(clients))
-        return {client: state for client, state in found if state is not None}
+        return {} if self.folder is None or not config.has_client_state else self._states(config, ledger, clients)
+
+    def _states(self, config: RunConfig, ledger: Ledger, clients: Iterable[int]) -> dict[int, Any]:
+        """Return the known states after the last counted rounds, whose files are each opened once."""
+        found, by_round = dict[int, Any](), dict[int, list[int]]()
+        for client in sorted(clients):
+            counted = int(ledger.last_counted[client])
+            if counted == NEVER or not config.has_client_state:
+                found[client] = config.initial_client_state
+            elif client in self._clients_of(config, ledger, counted):
+                by_round.setdefault(counted, []).append(client)
+        for counted, some in by_round.items():
+            try:
+                found |= self._read(config, counted, some)
+            except (OSError, ValueError):  # find the ones whose vectors are as they were written
+                for client in some:
+                    try:
+                        found |= self._read(config, counted, [client])
+                    except (OSError, ValueError) as error:
+                        LOG.warning("the backup of client %d's state cannot be used: %s", client, error)
+        return found
+
+    def _read(self, config: RunConfig, round: int, clients: list[int]) -> dict[int, Any]:
+        vectors, _ = npz.read(self._path(round), [name for client in clients for name in _names(config, client)])
+        return {
+            client: config.client_kind(*(vectors[name].reshape(1, 1, -1) for name in _names(config, client)))
+            for client in clients
+        }
 
     def save_round(
         self,
@@ -223,22 +234,21 @@ class StateBackup:
             updated = config.method.update_clients(block, sent, before.server, after.server)
             for k, client in enumerate(some):
                 vectors |= dict(zip(_names(config, client), (values[0, k] for values in updated), strict=True))
-        write_vectors(self._path(before.round), vectors, _owner(config, after.run, after.history, before.resets))
-        self._open.pop(before.round, None)
+        description = {**_owner(config, after.run, after.history, before.resets), "clients": known}
+        npz.write(self._path(before.round), vectors, description, private=True)
+        self._clients.pop(before.round, None)
         return sorted(set(counted) - set(known))
 
     def missing(self, config: RunConfig, ledger: Ledger, clients: Iterable[int]) -> set[int]:
         """Return the clients whose state should be in the backup and is not."""
         if self.folder is None or not config.has_client_state:
             return set()
-        found = set()
-        for client in clients:
-            counted = int(ledger.last_counted[client])
-            if counted != NEVER:
-                file = self._file(config, ledger, counted)
-                if file is None or not file.names.keys() >= set(_names(config, client)):
-                    found.add(client)
-        return found
+        counted = ((client, int(ledger.last_counted[client])) for client in clients)
+        return {
+            client
+            for client, round in counted
+            if round != NEVER and client not in self._clients_of(config, ledger, round)
+        }
 
     def remove_except(self, rounds: set[int]) -> None:
         """Remove the files of all rounds but these."""
@@ -248,28 +258,28 @@ class StateBackup:
         for path in self.folder.glob("round-*.states"):
             if path not in needed:
                 path.unlink(missing_ok=True)
-        self._open = {round: file for round, file in self._open.items() if round in rounds}
+        self._clients = {round: known for round, known in self._clients.items() if round in rounds}
 
-    def _file(self, config: RunConfig, ledger: Ledger, round: int) -> VectorFile | None:
-        """Return the file of a round if it belongs to this history of the run."""
-        if self.folder is not None and round not in self._open:
-            self._open[round] = self._checked(config, ledger, round)
-        return self._open.get(round)
+    def _clients_of(self, config: RunConfig, ledger: Ledger, round: int) -> frozenset[int]:
+        """Return the clients in the file of a round, none if it is not of this history of the run."""
+        if self.folder is not None and round not in self._clients:
+            self._clients[round] = self._checked(config, ledger, round)
+        return self._clients.get(round, frozenset())
 
-    def _checked(self, config: RunConfig, ledger: Ledger, round: int) -> VectorFile | None:
+    def _checked(self, config: RunConfig, ledger: Ledger, round: int) -> frozenset[int]:
         path = self._path(round)
         try:
-            file = open_vectors(path)
+            _, description = npz.read(path, ())
         except FileNotFoundError:
-            return None
+            return frozenset()
         except (OSError, ValueError) as error:
             LOG.warning("a backup of client states cannot be used: %s", error)
-            return None
-        owner = _owner(config, ledger.run, ledger.histories[round], ledger.resets)
-        if file.description != owner or file.dim != (config.dim if file.names else file.dim):
+            return frozenset()
+        clients = description.pop("clients", ())
+        if description != _owner(config, ledger.run, ledger.histories[round], ledger.resets):
             LOG.warning("%s belongs to another run, or to another history of this one: it is not used", path)
-            return None
-        return file
+            return frozenset()
+        return frozenset(clients)
 
     def _path(self, round: int) -> Path:
         assert self.folder is not None

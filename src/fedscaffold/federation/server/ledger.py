@@ -7,8 +7,15 @@ import numpy as np
 
 from fedscaffold.core.sums import partial_sums, partial_sums_of_cohort, total
 from fedscaffold.core.types import Array, IntArray, WorstClient
-from fedscaffold.federation.history import extend_history, initial_history, new_run_id, reset_history
-from fedscaffold.federation.messages import NEVER, Phase, TrainRequest
+from fedscaffold.federation.messages import (
+    NEVER,
+    Phase,
+    TrainRequest,
+    extend_history,
+    initial_history,
+    new_run_id,
+    reset_history,
+)
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.simulation.rounds import diverged, has_diverged
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.numbers import Words, add, decode, size_of
 from fedscaffold.federation.study.plan import OTHER, Column, StudyPlan
 from fedscaffold.federation.study.questions import (

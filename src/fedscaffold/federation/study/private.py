@@ -20,8 +20,7 @@ from fedscaffold.models.fit import Fit
 from fedscaffold.models.private import centred, trained_privately
 from fedscaffold.privacy.budget import PrivacyBudget
 from fedscaffold.privacy.grid import clipped, clipped_sum, discrete_gaussian
-from fedscaffold.privacy.plan import MOST_ROUNDS, PrivatePlan, plan_budget
-from fedscaffold.privacy.settings import PrivacySettings
+from fedscaffold.privacy.plan import MOST_ROUNDS, PrivacySettings, PrivatePlan, plan_budget
 
 
 def private_plan(plan: StudyPlan) -> PrivatePlan:

@@ -1,10 +1,13 @@
-"""The roster of a study: its sites and their keys, and masks that cancel in the sum over exactly these sites.
+"""The roster of a study: its sites, their keys and signatures, and masks that cancel in the sum over these sites.
 
 Every two sites share a secret by Diffie and Hellman's exchange of their keys. For each question both derive the
 same mask from it, which one adds to its numbers and the other subtracts. A message alone is random to anybody
 without a key of the pair; the sum over the whole roster is the sum of the numbers. Masks depend on the plan, the
 roster and all questions up to this one: sites that were asked different things, or with other sites, send messages
 whose sum is random.
+
+Neither a network nor a shared folder says who wrote a message. So a site answers only requests that the key of its
+invitation signed, and a coordinator takes only replies that accepted keys signed.
 """
 
 import hashlib
@@ -15,17 +18,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from cryptography.exceptions import UnsupportedAlgorithm
+import numpy as np
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.study.numbers import Words, whole, words_of
+
+SIGNATURE = "signature"  # name of a value
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -144,3 +151,36 @@ class Masks:
             mask = int.from_bytes(stream, "little")
             total += mask if self.site < other else -mask
         return words_of(total, words.size)
+
+
+def sign(payload: Payload, addressee: str, key: ec.EllipticCurvePrivateKey) -> Payload:
+    """Return a message with a signature that is good for one addressee: a site, or the digest of a request."""
+    signature = key.sign(_digest(payload, addressee), ec.ECDSA(SHA384())).hex()
+    return Payload({**payload.values, SIGNATURE: signature}, payload.arrays)
+
+
+def check_signature(payload: Payload, addressee: str, key: str) -> Payload:
+    """Return a message without its signature; raise `InvalidInput` unless the key signed it for this addressee."""
+    values = dict(payload.values)
+    signature, found = str(values.pop(SIGNATURE, "")), Payload(values, payload.arrays)
+    try:
+        public_key(key).verify(bytes.fromhex(signature), _digest(found, addressee), ec.ECDSA(SHA384()))
+    except (InvalidSignature, ValueError, TypeError):
+        raise InvalidInput("it was not signed by the key that was accepted for its sender") from None
+    return found
+
+
+def digest_of(payload: Payload, site: str) -> str:
+    """Return a name for a request to a site: a digest of all that it holds, its signature included."""
+    return _digest(payload, site).hex()
+
+
+def _digest(payload: Payload, addressee: str) -> bytes:
+    found = hashlib.sha256()
+    shapes = {name: np.size(array) for name, array in payload.arrays.items()}
+    values = {str(name): value for name, value in payload.values.items()}
+    found.update(json.dumps([addressee, values, shapes], sort_keys=True, default=repr).encode())
+    for name in sorted(payload.arrays):
+        array = np.asarray(payload.arrays[name])  # words of secure sums have more digits than a float64
+        found.update(np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8").data)
+    return found.digest()

@@ -20,7 +20,7 @@ from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine
 from fedscaffold.federation.client.store import MemoryStore, SiteStore
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.numbers import Words, encode
 from fedscaffold.federation.study.plan import StudyPlan
@@ -37,6 +37,7 @@ from fedscaffold.federation.study.roster import Masks, Roster, new_key, public_l
 from fedscaffold.federation.study.rows import SiteRows, TableFile
 
 PLAN, PROPOSED, ROSTER, STATE, RESULT = "plan", "proposed", "roster", "state", "result"  # names of a site's notes
+ROWS_PER_COEFFICIENT = 3  # two matrices of as many coefficients as rows give the rows away
 REFUSED = "study-refused"  # name of a value
 KIND, DOCUMENT = "study-message", "document"  # names of values
 BEGIN = "0" * 64  # the chain before the first question
@@ -96,6 +97,15 @@ class SiteRules:
             found.append(f"the plan has {len(plan.sites)} sites, the site's policy asks for {self.min_sites}")
         if plan.hessians and plan.epsilon is None and not self.allow_hessians:
             found.append("the plan has sums of Hessians, which the site's policy does not allow")
+        if plan.sums == "secure" and plan.hessians and plan.rows is not None and not plan.incomplete:
+            dim, few = plan.coding().dim, plan.rows
+            if plan.evaluate:  # sums over the rows left out are differences of others
+                few = int(plan.rows * min(plan.evaluate, 1.0 - plan.evaluate))
+            if plan.epsilon is None and few < ROWS_PER_COEFFICIENT * dim:
+                found.append(
+                    f"{few:,} rows of all sites together are too few for a matrix of {dim} coefficients, from "
+                    "which rows could be computed; three rows per coefficient are needed, or hessians=False"
+                )
         if plan.max_exchanges > self.max_exchanges:
             found.append(f"the plan has {plan.max_exchanges} exchanges, the policy allows {self.max_exchanges}")
         if self.epsilon is None or self.delta is None:

@@ -4,20 +4,24 @@ The coordinator serves the Fleet API in its own process, behind TLS and for acce
 has nothing else: no API that starts runs, no apps, no database. So no request executes code, and the coordinator's
 signing key is never in a place where Flower runs apps. A site's node answers in its own process too, with the
 site's installation; Flower's SuperNode would run whatever app the coordinator sends.
+
+`FlowerTransport` is the coordinator's transport on top of it, and `answer_flower` the loop of a site's node.
 """
 
 import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
+from fedscaffold.federation.study.roster import SIGNATURE
+from fedscaffold.federation.study.transport import RemoteTransport
 from fedscaffold.flower import wire
 from fedscaffold.flower.certificates import Certificates, key_in_hexadecimal
 
@@ -31,34 +35,16 @@ try:
     from flwr.app.metadata import Metadata
     from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, Status
     from flwr.common.serde import message_to_proto
-    from flwr.proto.fleet_pb2 import (
-        ActivateNodeRequest,
-        DeactivateNodeRequest,
-        PullMessagesRequest,
-        PushMessagesRequest,
-    )
+    from flwr.proto import fleet_pb2
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
     from flwr.proto.node_pb2 import Node
     from flwr.proto.task_pb2 import TaskStatus
     from flwr.server.superlink.linkstate import LinkStateFactory
     from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
     from flwr.supercore.error import http_error_translator
-    from flwr.supercore.inflatable.inflatable_object import (
-        get_all_nested_objects,
-        get_object_tree,
-        iterate_object_tree,
-        no_object_id_recompute,
-    )
-    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-        make_confirm_message_received_fn_protobuf,
-        make_pull_object_fn_protobuf,
-        make_push_object_fn_protobuf,
-    )
-    from flwr.supercore.inflatable.inflatable_utils import (
-        inflate_object_from_contents,
-        pull_and_inflate_object_from_tree,
-        push_objects,
-    )
+    from flwr.supercore.inflatable import inflatable_object as trees
+    from flwr.supercore.inflatable import inflatable_protobuf_utils as calls
+    from flwr.supercore.inflatable import inflatable_utils as inflation
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -82,6 +68,12 @@ STOP_SECONDS = 5.0  # for it to end
 MESSAGE_LIFE = 30 * 86400.0  # seconds until Flower forgets a message; it is asked again long before
 NODE_BEAT = 10.0  # seconds, the least that Flower allows; after two without one a node counts as gone
 LARGEST_MESSAGE = 2**28  # bytes of a request: three Hessians of 1,000 coefficients in wide numbers fit
+ASK_SILENT = 60.0  # seconds until a site that is online and silent is asked again, then twice as many each time
+LONGEST_SILENCE = 3600.0  # of these seconds
+SECONDS_PER_HEARTBEAT = 5.0  # a coordinator counts a node as gone after twenty without one
+FIRST_POLL, LONGEST_POLL, POLL_FACTOR = 0.05, 2.0, 1.1  # seconds between looks for messages, longer when idle
+RETRY = 3.0  # seconds before connecting again
+LINGER = 1.0  # seconds that a node stays after its last answer, which Flower forgets when it leaves
 
 
 class Unreachable(Exception):
@@ -185,10 +177,10 @@ class FleetServer:
         )  # fmt: skip
         message = make_message(metadata=metadata, content=wire.to_one_record(payload))
         message.metadata.__dict__["_message_id"] = message.object_id
-        with no_object_id_recompute():
-            session, objects = self._state.start_session(self._run), get_all_nested_objects(message)
+        with trees.no_object_id_recompute():
+            session, objects = self._state.start_session(self._run), trees.get_all_nested_objects(message)
             stored, missing = self._state.store_message_and_object_tree(
-                remove_content_from_message(message), get_object_tree(message), session
+                remove_content_from_message(message), trees.get_object_tree(message), session
             )
             if not stored:  # it has just left
                 return
@@ -221,14 +213,14 @@ class FleetServer:
     def _inflated(self, name: str) -> Message | None:
         """Return a message from its parts; None if some have not arrived yet."""
         parts = {}
-        for tree in iterate_object_tree(self._state.object_store.get_object_tree(name)):
+        for tree in trees.iterate_object_tree(self._state.object_store.get_object_tree(name)):
             content = self._state.get_object(self._run, tree.object_id)
             if content is None:
                 raise ValueError("a part was lost")
             if not content:
                 return None
             parts[tree.object_id] = content
-        found = inflate_object_from_contents(name, parts)
+        found = inflation.inflate_object_from_contents(name, parts)
         if not isinstance(found, Message) or found.has_error():
             raise ValueError("it is not a message")
         return found
@@ -279,13 +271,13 @@ class FleetConnection:
 
     def activate(self) -> None:
         """Say that this node is there; raise `Unreachable` if there is no answer."""
-        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=NODE_BEAT)
+        request = fleet_pb2.ActivateNodeRequest(public_key=self._public, heartbeat_interval=NODE_BEAT)
         self._node = Node(node_id=self._call(self._client.ActivateNode, request).node_id)
 
     def deactivate(self) -> None:
         """Say that this node leaves."""
         with suppress(httpx.HTTPError, ValueError):  # it will be noticed by the missing heartbeats
-            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+            self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self._node.node_id))
 
     def close(self) -> None:
         """Close the connection."""
@@ -303,15 +295,17 @@ class FleetConnection:
 
     def fetch(self) -> Fetched | None:
         """Return the next message; None if there is none now."""
-        found = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
+        found = self._call(self._client.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node))
         if not found.messages_list:
             return None
         tree, run = found.message_object_trees[0], found.messages_list[0].metadata.run_id
         try:
-            message = pull_and_inflate_object_from_tree(
+            message = inflation.pull_and_inflate_object_from_tree(
                 tree,
-                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
-                make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run),
+                calls.make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+                calls.make_confirm_message_received_fn_protobuf(
+                    self._client.ConfirmMessageReceived, self._node, run
+                ),
                 return_type=Message,
             )
         except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
@@ -323,17 +317,18 @@ class FleetConnection:
         """Send the reply to a message; the time that it took, which may depend on rows, is reported as 0."""
         reply = Message(wire.to_one_record(payload), reply_to=received.message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            request = PushMessagesRequest(
+        with trees.no_object_id_recompute():
+            request = fleet_pb2.PushMessagesRequest(
                 node=self._node, messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[get_object_tree(reply)], clientapp_runtime_list=[0.0],
+                message_object_trees=[trees.get_object_tree(reply)], clientapp_runtime_list=[0.0],
             )  # fmt: skip
             pushed = self._call(self._client.PushMessages, request)
-            send = make_push_object_fn_protobuf(
+            send = calls.make_push_object_fn_protobuf(
                 self._client.PushObject, self._node, reply.metadata.run_id, pushed.session_id
             )
             try:
-                push_objects(get_all_nested_objects(reply), send, object_ids_to_push=set(pushed.objects_to_push))
+                objects, asked = trees.get_all_nested_objects(reply), set(pushed.objects_to_push)
+                inflation.push_objects(objects, send, object_ids_to_push=asked)
             except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
                 raise _lost("a reply", error) from None
 
@@ -359,3 +354,128 @@ class FleetConnection:
 def _lost(what: str, error: Exception) -> Unreachable:
     """Return the end of a connection on which something was lost; a node that connects again is asked anew."""
     return Unreachable(f"{what} was lost ({shown(str(error), longest=200)}); connecting again")
+
+
+class Sent(NamedTuple):
+    """A request that is under way: to which connection of a site, since when, and how long it is waited for."""
+
+    question: str
+    connection: str
+    at: float
+    patience: float
+
+
+class FlowerTransport(RemoteTransport):
+    """The transport of a study to nodes, which are known by the keys that were accepted for them.
+
+    A message or its reply may be lost on the way: a site that connects again, or is silent for long, is asked
+    again, and gives the same reply to the same request.
+    """
+
+    def __init__(self, server: FleetServer, **more: Any) -> None:
+        super().__init__(**more)
+        self.server = server
+        self._online: Mapping[str, str] = {}
+        self._under_way: dict[str, Sent] = {}
+        for site, key in self.keys.items():
+            server.register(site, key)
+
+    def move(self, requests: Mapping[str, Payload]) -> Iterable[tuple[str, Payload | str]]:
+        """Ask the sites that are online, and return the replies that have arrived."""
+        self._look()
+        questions = {site: str(request.values[SIGNATURE]) for site, request in requests.items()}
+        found, now = dict[str, Payload | str](), time.monotonic()
+        for site, reply in self.server.collect().items():
+            before = self._under_way.pop(site, None)
+            gone = isinstance(reply, str) and site not in self._online  # it is asked again when it is back
+            if before is not None and before.question == questions.get(site) and not gone:
+                found[site] = reply
+        for site, question in questions.items():
+            connection, before, patience = self._online.get(site), self._under_way.get(site), ASK_SILENT
+            if connection is None or site in found:
+                continue
+            if before is not None and (before.question, before.connection) == (question, connection):
+                if now < before.at + before.patience:
+                    continue
+                self.say(f"site {site} has not answered for {before.patience:g} s; asking it again")
+                patience = min(2.0 * before.patience, LONGEST_SILENCE)
+            self._under_way[site] = Sent(question, connection, now, patience)
+            self.server.ask(site, requests[site])
+        return found.items()
+
+    def forget(self, site: str) -> None:
+        """Ask a site again the next time."""
+        self._under_way.pop(site, None)
+
+    def _look(self) -> None:
+        """Note which sites came and went."""
+        online = self.server.online()
+        for site in self.sites:
+            if (site in online) != (site in self._online):
+                state = "online" if site in online else "offline"
+                self.on_site(site, state, "")
+                self.say(f"site {site} is {state}")
+        self._online = online
+
+
+def answer_flower(
+    connection: FleetConnection,
+    *,
+    answer: Callable[[Payload], Payload],
+    done: Callable[[], bool],
+    say: Callable[[str], None],
+) -> None:
+    """Answer messages until `done()`; connect again whenever the connection is lost.
+
+    `answer` gives the signed reply to a request; `say` is called with a sentence when the state of the connection
+    changes.
+    """
+    said = ""
+
+    def say_once(sentence: str) -> None:
+        nonlocal said
+        if sentence != said:
+            say(sentence)
+        said = sentence
+
+    try:
+        while not done():
+            try:
+                connection.activate()
+                say_once(f"connected to {connection.address}")
+                _serve(connection, answer, done)
+            except Unreachable as error:
+                say_once(str(error))
+                time.sleep(RETRY)
+    finally:
+        connection.close()
+
+
+def _serve(connection: FleetConnection, answer: Callable[[Payload], Payload], done: Callable[[], bool]) -> None:
+    gone = threading.Event()
+
+    def beat() -> None:
+        while not gone.wait(SECONDS_PER_HEARTBEAT):
+            if not connection.beat():
+                gone.set()
+
+    beats = threading.Thread(target=beat, daemon=True)
+    beats.start()
+    try:
+        pause = FIRST_POLL
+        while not done() and not gone.is_set():
+            received = connection.fetch()
+            if received is not None:
+                connection.reply(received, answer(received.payload))
+                pause = FIRST_POLL
+            else:
+                time.sleep(pause)
+                pause = min(pause * POLL_FACTOR, LONGEST_POLL)
+        if done():
+            time.sleep(LINGER)
+    finally:
+        gone.set()
+        beats.join()
+        connection.deactivate()
+    if not done():
+        raise Unreachable(f"the coordinator at {connection.address} no longer knows this site; connecting again")

@@ -28,11 +28,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import path_of, read_text, write_text
 from fedscaffold.federation.client.store import SiteFolder
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.messages import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
-from fedscaffold.federation.signing import check_signature, digest_of, sign
 from fedscaffold.federation.study.plan import StudyPlan, StudySettings, sentences, toml_value
-from fedscaffold.federation.study.roster import Roster, public_key, public_line
+from fedscaffold.federation.study.roster import Roster, check_signature, digest_of, public_key, public_line, sign
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import DOCUMENT, KIND, REFUSED, SiteRules, StudySite, refusal_in
 from fedscaffold.federation.study.transport import private_folder

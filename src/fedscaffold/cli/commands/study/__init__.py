@@ -26,7 +26,7 @@ from fedscaffold.core.files import write_text
 from fedscaffold.data.settings import split_names
 
 if TYPE_CHECKING:
-    from fedscaffold.federation.payloads import Payload
+    from fedscaffold.federation.messages import Payload
     from fedscaffold.federation.study.roster import Roster
     from fedscaffold.federation.study.site import StudySite
     from fedscaffold.federation.study.status import StatusBoard
@@ -229,13 +229,12 @@ def _serve(joined: "JoinedSite", site: "StudySite", shared: Path | None, hours: 
         return bool(joined.over) or time.monotonic() > heard + 3600.0 * hours
 
     if shared is not None:
-        from fedscaffold.federation.remote import answer_post
+        from fedscaffold.federation.study.transport import answer_post
 
         say(f"waiting for messages in {shared / joined.invite.plan.name}")
         answer_post(shared / joined.invite.plan.name, site=site.name, answer=answer, done=done)
     else:
-        from fedscaffold.flower.study.fleet import FleetConnection
-        from fedscaffold.flower.study.transport import answer_flower
+        from fedscaffold.flower.study.fleet import FleetConnection, answer_flower
 
         invite = joined.invite
         connection = FleetConnection(address=invite.address, authority=invite.authority, key=site.key)
