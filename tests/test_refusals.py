@@ -142,7 +142,10 @@ BAD_RUNS: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown engine": (run(engine="cuda"), "engine must be one of 'auto'"),
     "no engine": (run(engine=None), "engine"),
     "unknown observer": (run(record=("error",)), "unknown observer 'error'; choose among"),
-    "no classes": (run(record=("accuracy",)), "accuracy is known for Logistic and Multinomial problems, not for"),
+    "no classes": (
+        run(record=("accuracy",)),
+        "accuracy is known for Logistic, Multinomial and Torch",
+    ),
     "an observer by itself": (run(record="mse"), r"for example \('mse',\)"),
     "no observers at all": (run(record=None), "record must be"),
     "a number as observer": (run(record=(5,)), "observer"),

@@ -44,7 +44,7 @@ def test_refusals(tables: list[Path], tmp_path: Path) -> None:
     assert "cannot read" in refused(tables[0], tmp_path / "none.csv", *target)
     assert "did you mean 'hospital'" in refused(whole, *target, "--client", "hospita")
     wrong = refused(*tables, *target, "--kind", "probit", "--l2", "-1")
-    assert "'ridge', 'logistic', 'poisson' or 'gamma'" in wrong
+    assert "'ridge', 'logistic', 'poisson', 'gamma' or 'cox'" in wrong
     assert "l2" in wrong
     assert "tolerance" in refused(*tables, *target, "--tolerance", "near")
     assert "secure sums need three sites" in refused(*tables[:2], *target)

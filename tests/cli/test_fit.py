@@ -193,7 +193,7 @@ def test_square_brackets_in_names_are_shown(tmp_path: Path) -> None:
 def test_plan_on_a_table(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "c.csv")
     words = ["plan", table, "--target", "diagnosis", *HERE]
-    printed = invoke(*words, "--tolerance", 0.01)
+    printed = invoke(*words, "--set", "tolerance=0.01")
     assert "Run Scaffold with step_size=" in printed
     assert "to first order" in printed
     assert "--clients is for the paper's problems" in refused(*words, "--clients", 3)

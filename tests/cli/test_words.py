@@ -159,7 +159,7 @@ def test_refusals_name_the_commands_options(
         ("reference={'ward': 'x'}", "--set reference=ward=x"),
         ("pass a larger l2=..., or features=...", "pass a larger --l2, or --features"),
         ("client_intercepts=True requires a table", "--set client_intercepts=true requires a table"),
-        ("tolerance must be below 1", "tolerance must be below 1"),
+        ("tolerance must be below 1", "--tolerance must be below 1"),
         ("2 problems:\n- missing must be x\n- kind is y", "2 problems:\n- --missing must be x\n- --kind is y"),
         ("data must be a file", "DATA must be a file"),
         ("the target has no features", "the target has no features"),

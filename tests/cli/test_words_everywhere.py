@@ -77,7 +77,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What the commands need besides the option in question."""
     folder = tmp_path_factory.mktemp("words")
     table = str(written(cancer(), folder / "t.csv"))
-    columns = ["--target", "diagnosis", "--client", "hospital", "--set", "tolerance=0.2"]
+    columns = ["--target", "diagnosis", "--client", "hospital", "--tolerance", "0.2"]
     model = folder / "model"
     fitted = runner.invoke(app, ["fit", table, *columns, "--features", "mean area", "--out", str(model)])
     assert fitted.exit_code == 0, fitted.output
@@ -92,8 +92,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "study run": [str(study), "--out", str(study.parent / "out")],
         "study status": [str(folder)],
         "fit": [table, *columns, "--out", str(folder / "out")],
-        "inspect": [table, *columns],
-        "plan": [table, *columns],
+        "inspect": [table, *columns[:4], "--set", "tolerance=0.2"],
+        "plan": [table, *columns[:4], "--set", "tolerance=0.2"],
         "score": [str(model / "model.json"), table],
         "federate": [table, *columns[:4]],
         "compare": ["--method", "scaffold", "--method", "fedavg"],

@@ -105,7 +105,7 @@ def test_every_setting_can_be_given_on_the_command_line(monkeypatch: pytest.Monk
         expected = {"target": "y", "client": "c", **{name: value for name, (_, value) in values.items()}}
         assert {name: value for name, value in found.items() if name in expected} == expected
     for text, value in (("auto", "auto"), ("0.5", 0.5), ("0", 0)):
-        CliRunner().invoke(app, ["inspect", str(table), "--target", "y", "--client", "c", "--set", f"l2={text}"])
+        CliRunner().invoke(app, ["inspect", str(table), "--target", "y", "--client", "c", "--l2", text])
         assert found["l2"] == value
 
 

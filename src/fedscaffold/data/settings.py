@@ -271,7 +271,8 @@ def time_and_status(given: Mapping[str, Any]) -> dict[str, Any]:
     {'target': 'days', 'status': 'died', 'kind': 'cox'}
     """
     target, kind = given.get("target"), given.get("kind")
-    if isinstance(target, str) and kind == "cox" and given.get("status") is None and "," in target:
+    is_cox = isinstance(kind, str) and kind == "cox"
+    if isinstance(target, str) and is_cox and given.get("status") is None and "," in target:
         target = split_names(target)
     if isinstance(target, list | tuple) and len(target) == 2:
         return {"target": target[0], "status": target[1], "kind": kind or "cox"}
@@ -280,7 +281,7 @@ def time_and_status(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def problems_of_status(kind: Any, status: Any, weight: Any) -> list[str]:
     """Return what is wrong with the columns of Cox regression, and of other kinds that have some of them."""
-    if kind != "cox":
+    if not isinstance(kind, str) or kind != "cox":
         return [] if status is None else ["two columns as target, a time and a status, are for kind='cox'"]
     found = [] if status is not None else ["kind='cox' needs two columns as target: target=('time', 'status')"]
     return found + ([] if weight is None else ["kind='cox' does not support weight=..."])

@@ -42,7 +42,7 @@ def variance_ratio(problem: TabularProblem) -> float:
     >>> X = np.stack([rng.normal(size=(40, 50)), np.ones((40, 50))], axis=2)
     >>> y = X[:, :, 0] + rng.normal(size=(40, 1)) + rng.normal(size=(40, 50))
     >>> round(variance_ratio(fs.problems.Ridge(X, y, n_unpenalised=1)), 1)
-    1.0
+    1.4
     """
     joined = [np.column_stack([x, y]) for x, y in problem._clients()]
     products = sum(rows.T @ rows for rows in joined)

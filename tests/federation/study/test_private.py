@@ -275,7 +275,7 @@ def test_a_site_with_a_budget_takes_part_in_no_study_without_one() -> None:
         ({"columns": {**COLUMNS, "age": {"mean": 0.0, "sd": 1.0}}}, "column 'age' needs a range or levels"),
         ({"delta": None}, "requires delta"),
         ({"rows": None}, "requires rows"),
-        ({"evaluate": 0.2}, "does not cover evaluate"),
+        ({"evaluate": 0.2}, "does not cover .*evaluate"),
     ],
 )
 def test_plans_that_no_budget_covers(wrong: dict[str, Any], words: str) -> None:

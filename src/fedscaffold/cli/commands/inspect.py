@@ -19,7 +19,7 @@ from fedscaffold.planning import Plan
 EXAMPLES = "Example:\n\n  fedscaffold inspect visits.csv --target readmitted --client hospital"
 
 
-@tables.with_table_options(*(name for name in tables.TABLE_FLAGS if name != "l2"))
+@tables.with_table_options()
 def command(
     data: tables.Data,
     table: tables.TableFlags,

@@ -20,7 +20,7 @@ from fedscaffold.cli.commands.status import EXIT_CODES
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
 from fedscaffold.cli.options import CSV_SETTINGS, AsJson, CsvSettings, csv_format, parse_settings, print_table
 from fedscaffold.cli.study_options import EPILOG, plan_from, with_study_options
-from fedscaffold.core.checks import shown
+from fedscaffold.core.checks import not_negative, shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import write_text
 from fedscaffold.data.settings import split_names
@@ -172,6 +172,7 @@ def join(
 
         if accept not in ACCEPT:
             raise InvalidInput(f"--accept must be one of {', '.join(ACCEPT)}, got {accept!r}")
+        not_negative("--wait", wait)  # NaN hours would never end
         invited = Invite.load(invite)
         plan = invited.plan
         table = TableFile(data, csv_format(parse_settings(settings, CSV_SETTINGS)))
