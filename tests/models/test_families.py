@@ -226,7 +226,7 @@ def test_the_command_line_fits_and_scores_counts(tmp_path: Path) -> None:
     np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["prediction"], model.predict(table()), rtol=1e-9)
     inspected = runner.invoke(app, ["inspect", str(data), *ARGUMENTS, *flags])
     assert inspected.exit_code == 0, inspected.output
-    planned = runner.invoke(app, ["plan", str(data), *ARGUMENTS, *flags])
+    planned = runner.invoke(app, ["plan", str(data), *ARGUMENTS, "--set", "kind=poisson", *flags[2:]])
     assert planned.exit_code == 0, planned.output
 
 
