@@ -359,7 +359,7 @@ class Observer(Protocol):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """A place that what a run records is sent to, such as those of `fedscaffold.trackers`."""
+    """A destination of the values that a run records, such as `fedscaffold.trackers.TensorBoard`."""
 
     def open(
         self, settings: Mapping[str, Any]

@@ -275,7 +275,7 @@ def time_and_status(given: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(target, str) and is_cox and given.get("status") is None and "," in target:
         target = split_names(target)
     if isinstance(target, list | tuple) and len(target) == 2:
-        return {"target": target[0], "status": target[1], "kind": kind or "cox"}
+        return {"target": target[0], "status": target[1], "kind": "cox" if kind is None else kind}
     return {}
 
 

@@ -204,7 +204,7 @@ class PairDraws(NamedTuple):
         return self._each(partial(step_noises, step=step, dim=dim))
 
     def _each(self, draw: Callable[[Stream, IntArray], NDArray[Any]]) -> NDArray[Any]:
-        """Return the draws of all pairs, (pairs, ...), from those of the clients of each repetition."""
+        """Return the draws of all pairs, (pairs, ...), made for the clients of one repetition at a time."""
         which = [np.flatnonzero(self.repetition == r) for r in np.unique(self.repetition)]
         parts = [
             draw(Stream(self.seed, int(self.repetition[at[0]]), self.round, 0), self.client[at]) for at in which

@@ -1,4 +1,4 @@
-"""Any model whose loss a library differentiates: what such problems share, and those of JAX."""
+"""Models whose loss a library differentiates: the common base class, and problems of JAX."""
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 

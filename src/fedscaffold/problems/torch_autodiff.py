@@ -72,7 +72,7 @@ class ModuleLoss:
         self.n_averaged = sum(self.sizes[len(self.names) :])
 
     def state(self) -> dict[str, Any]:
-        """Return all parameters and buffers by name, those that are frozen or not saved too."""
+        """Return all parameters and buffers by name, frozen and unsaved ones included."""
         named = (*self.module.named_parameters(), *self.module.named_buffers())
         return {name: values.detach().clone() for name, values in named}
 
